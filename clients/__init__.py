@@ -1,0 +1,1 @@
+"""Clients: the Python client library, the command line and the load generator."""

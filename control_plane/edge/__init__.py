@@ -1,0 +1,1 @@
+"""Edge ring: the only files that know protobuf, sockets, tokenizers and Prometheus."""

@@ -1,0 +1,89 @@
+"""Hash of a worker's lanes, kept on both sides of the link and compared after every step.
+
+The digest is the sum, modulo 2**64, of one hash per fact: this lane, in this generation, has this token at this index; has this page at
+this index of this cache group; lost so many leading pages of that group. A sum can be kept incrementally, forgets a lane by one
+subtraction, and is computed for a whole column at once. The mixing function is the finalizer of splitmix64
+(Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pypto_serving.wire.columns import Ids
+
+_TOKEN, _PAGE, _TRIM = (np.uint64(kind) for kind in (1, 2, 3))
+
+_U64 = npt.NDArray[np.uint64]
+
+
+def _mix(x: _U64) -> _U64:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> _U64:
+    return (np.asarray(high, dtype=np.uint64) << np.uint64(32)) | np.asarray(low, dtype=np.uint64)
+
+
+class StateDigest:
+    """Digest of up to `num_lanes` lanes with `num_groups` cache groups. Not thread-safe."""
+
+    def __init__(self, num_lanes: int, num_groups: int) -> None:
+        self._keys = np.zeros(num_lanes, dtype=np.uint64)
+        self._sums = np.zeros(num_lanes, dtype=np.uint64)
+        self._num_tokens = np.zeros(num_lanes, dtype=np.uint64)
+        self._num_pages = np.zeros((num_lanes, num_groups), dtype=np.uint64)
+        self._total = np.uint64(0)
+
+    @property
+    def value(self) -> int:
+        """The digest, in [0, 2**64)."""
+        return int(self._total)
+
+    def admit(self, lane: int, generation: int, token_ids: Ids, page_tables: Sequence[Ids]) -> None:
+        """Take in a lane with its known tokens and one page table per cache group."""
+        self._keys[lane] = _mix(_pair([lane], [generation]))[0]
+        self._sums[lane] = self._num_tokens[lane] = 0
+        self._num_pages[lane] = 0
+        self.append(np.full(len(token_ids), lane, dtype=np.uint32), token_ids, np.arange(len(token_ids)))
+        for group, pages in enumerate(page_tables):
+            self.grow(np.full(len(pages), lane, dtype=np.uint32), np.full(len(pages), group, dtype=np.uint32), pages)
+
+    def append(self, lanes: Ids, token_ids: Ids, offsets: npt.ArrayLike = 0) -> None:
+        """Append one token to each of `lanes`; `offsets` counts up where a lane occurs more than once."""
+        indices = self._num_tokens[lanes] + np.asarray(offsets, dtype=np.uint64)
+        self._add(lanes, _TOKEN, indices, token_ids)
+        np.add.at(self._num_tokens, lanes, np.uint64(1))
+
+    def grow(self, lanes: Ids, groups: Ids, pages: Ids) -> None:
+        """Append one page to the table (`lanes[i]`, `groups[i]`) for each i, in order."""
+        keys = lanes.astype(np.int64) * self._num_pages.shape[1] + groups
+        order = np.argsort(keys, kind="stable")
+        first = np.searchsorted(keys[order], keys[order], side="left")
+        ranks = np.empty(len(keys), dtype=np.uint64)
+        ranks[order] = (np.arange(len(keys)) - first).astype(np.uint64)
+        self._add(lanes, _PAGE, _pair(groups, self._num_pages[lanes, groups] + ranks), pages)
+        np.add.at(self._num_pages, (lanes, groups), np.uint64(1))
+
+    def trim(self, lanes: Ids, groups: Ids, num_entries: Ids) -> None:
+        """Note that the first `num_entries[i]` entries of the table (`lanes[i]`, `groups[i]`) are -1 now."""
+        self._add(lanes, _TRIM, groups, num_entries)
+
+    def release(self, lanes: Ids) -> None:
+        """Forget `lanes`, each named once."""
+        self._total -= self._sums[lanes].sum(dtype=np.uint64)
+        self._sums[lanes] = 0
+
+    def clear(self) -> None:
+        """Forget every lane."""
+        self._sums[:] = 0
+        self._total = np.uint64(0)
+
+    def _add(self, lanes: Ids, kind: np.uint64, index: npt.ArrayLike, value: npt.ArrayLike) -> None:
+        facts = _mix(_mix(_mix(self._keys[lanes] + kind) ^ np.asarray(index, dtype=np.uint64)) ^ np.asarray(value, dtype=np.uint64))
+        np.add.at(self._sums, lanes, facts)
+        with np.errstate(over="ignore"):
+            self._total += facts.sum(dtype=np.uint64)
