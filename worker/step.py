@@ -1,0 +1,124 @@
+"""What the runner executes in one step, and what it answers: the worker protocol's frames as numpy columns.
+
+protos/pypto_serving/worker/v1/worker.proto is the contract; a step is applied in the order release, admit, trim, grow, run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from pypto_serving.wire.columns import Floats, Ids
+
+_NO_IDS: Ids = np.empty(0, dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """A set of layers whose KV shares page tables."""
+
+    name: str
+    num_layers: int
+    page_tokens: int
+    row_bytes: int  # bytes that one token takes in one layer
+    num_pages: int  # per partition, numbered from 0, scratch pages not counted
+    window_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSampling:
+    """How the tokens of a lane are drawn; every field is in force as it stands."""
+
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0  # 1: off
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0  # 0: off
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0  # uint64
+    bias_token_ids: Ids = field(default_factory=lambda: _NO_IDS)
+    bias_values: Floats = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAdmission:
+    """Takes a sequence into a lane."""
+
+    lane: int
+    generation: int
+    token_ids: Ids
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    final_length: int
+    min_length: int
+    end_token_ids: Ids
+    page_tables: Sequence[Ids]  # one per cache group; NO_PAGE marks entries that left a window
+    partition: int
+    sampling: LaneSampling
+    constrained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """A step as columns; columns that belong together have equal lengths."""
+
+    step_id: int
+    released_lanes: Ids = field(default_factory=lambda: _NO_IDS)
+    admissions: Sequence[LaneAdmission] = ()
+    trimmed_lanes: Ids = field(default_factory=lambda: _NO_IDS)
+    trimmed_groups: Ids = field(default_factory=lambda: _NO_IDS)
+    trimmed_entries: Ids = field(default_factory=lambda: _NO_IDS)
+    grown_lanes: Ids = field(default_factory=lambda: _NO_IDS)
+    grown_groups: Ids = field(default_factory=lambda: _NO_IDS)
+    grown_pages: Ids = field(default_factory=lambda: _NO_IDS)
+    chunk_lanes: Ids = field(default_factory=lambda: _NO_IDS)
+    chunk_tokens: Ids = field(default_factory=lambda: _NO_IDS)
+    masks: dict[int, bytes] = field(default_factory=dict)  # lane -> one bit per token id, lowest bit first
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probabilities at one sampled position, from the unmodified logits."""
+
+    lane: int
+    sampled: float
+    top_token_ids: Ids
+    top_logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokenLogprobs:
+    """Log probabilities of consecutive prompt tokens; the top columns hold as many alternatives per token as were asked for."""
+
+    lane: int
+    generation: int
+    first_index: int
+    logprobs: Floats
+    top_token_ids: Ids
+    top_logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class LaneError:
+    """A lane that can not go on."""
+
+    lane: int
+    generation: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """The answer to a step that did not fail as a whole."""
+
+    step_id: int
+    lanes: Ids
+    generations: Ids
+    token_ids: Ids
+    digest: int
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[PromptTokenLogprobs] = ()
+    lane_errors: Sequence[LaneError] = ()
