@@ -1,0 +1,25 @@
+"""Binding a gRPC server to its port."""
+
+import grpc
+import grpc.aio
+
+from pypto_serving.process.start_up import StartUpError
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
+    """Bind `server` to host:port (0: any free port) and return the port; raises StartUpError with one line when that fails.
+
+    gRPC reports a failed bind as an exception or as port 0, depending on the cause.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise StartUpError(f"can not listen on {address}: the port is taken or the address is not of this machine", exit_code=1)
+    return bound
+
+
+#: Without it two processes could share a port, and requests would reach either of them.
+EXCLUSIVE_PORT = ("grpc.so_reuseport", 0)

@@ -1,0 +1,37 @@
+"""The Prometheus endpoint of a process, on a port and thread of its own."""
+
+import threading
+from wsgiref.simple_server import WSGIServer
+
+import prometheus_client
+from prometheus_client.registry import Collector
+
+from pypto_serving.process.start_up import StartUpError
+
+
+class MetricsEndpoint:
+    """Serves a registry at /metrics until closed."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(registry: Collector, host: str, port: int) -> MetricsEndpoint:
+    """Serve `registry` on host:port (0: any free port); raises StartUpError with one line when that fails."""
+    try:
+        server, thread = prometheus_client.start_http_server(port, host, registry)
+    except OSError as error:
+        raise StartUpError(f"can not serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
+    return MetricsEndpoint(server, thread)

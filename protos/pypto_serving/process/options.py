@@ -1,0 +1,27 @@
+"""Command line of a process: flags over environment over a TOML file over defaults."""
+
+import configargparse
+
+
+def argument_parser(prog: str, description: str, section: str) -> configargparse.ArgumentParser:
+    """Parser whose flags can also be set in the environment or in a TOML file.
+
+    The flag --max-lanes of the section "worker" is PYPTO_SERVING_WORKER_MAX_LANES in the environment, and the key max-lanes of the table
+    [worker] in the file given with --config.
+    """
+    parser = configargparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+        auto_env_var_prefix=f"PYPTO_SERVING_{section.upper()}_",
+        config_file_parser_class=configargparse.TomlConfigParser([section]),
+    )
+    parser.add_argument("--config", is_config_file=True, metavar="FILE", help=f"TOML file; flags are keys of its table [{section}]")
+    return parser
+
+
+def add_log_options(parser: configargparse.ArgumentParser) -> None:
+    """Add --log-format and --log-level, the arguments of `logs.configure`."""
+    formats, levels = ("auto", "text", "json"), ("debug", "info", "warning", "error")
+    parser.add_argument("--log-format", choices=formats, default="auto", help="of the log's lines; auto: text on a terminal, else JSON")
+    parser.add_argument("--log-level", choices=levels, default="info", help="least severe event to log")

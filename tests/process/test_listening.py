@@ -1,0 +1,14 @@
+import grpc.aio
+import pytest
+
+from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.process.start_up import StartUpError
+
+
+async def test_a_taken_port_is_one_clear_line() -> None:
+    first, second = grpc.aio.server(options=[EXCLUSIVE_PORT]), grpc.aio.server(options=[EXCLUSIVE_PORT])
+    port = bind(first, "127.0.0.1", 0)
+    with pytest.raises(StartUpError, match=rf"can not listen on 127\.0\.0\.1:{port}"):
+        bind(second, "127.0.0.1", port)
+    await first.stop(None)
+    await second.stop(None)

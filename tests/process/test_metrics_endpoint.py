@@ -1,0 +1,23 @@
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.start_up import StartUpError
+
+
+def test_a_scrape_shows_the_registry() -> None:
+    registry = CollectorRegistry()
+    Counter("steps", "Steps.", registry=registry).inc(3)
+    endpoint = serve_metrics(registry, "127.0.0.1", 0)
+    with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as answer:
+        assert b"steps_total 3.0" in answer.read()
+    endpoint.close()
+
+
+def test_a_taken_port_is_one_clear_line() -> None:
+    endpoint = serve_metrics(CollectorRegistry(), "127.0.0.1", 0)
+    with pytest.raises(StartUpError, match=f"can not serve metrics on 127.0.0.1:{endpoint.port}: Address already in use"):
+        serve_metrics(CollectorRegistry(), "127.0.0.1", endpoint.port)
+    endpoint.close()

@@ -1,0 +1,26 @@
+from pathlib import Path
+
+import pytest
+
+from pypto_serving.process.options import argument_parser
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "serving.toml"
+    path.write_text("[worker]\nport = 3\n[control_plane]\nport = 9\n")
+    return str(path)
+
+
+def _port(arguments: list[str]) -> int:
+    parser = argument_parser("worker", "A worker.", "worker")
+    parser.add_argument("--port", type=int, default=1)
+    return int(parser.parse_args(arguments).port)
+
+
+def test_flags_win_over_environment_over_file_over_default(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _port([]) == 1
+    assert _port(["--config", config]) == 3
+    monkeypatch.setenv("PYPTO_SERVING_WORKER_PORT", "5")
+    assert _port(["--config", config]) == 5
+    assert _port(["--config", config, "--port", "7"]) == 7
