@@ -1,0 +1,36 @@
+"""Fixtures that more than one part of the tests uses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TinyCheckpoint = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+    """Factory `tiny_checkpoint(arch, dtype="float32", **config)`: the directory of a tiny model, made once per session.
+
+    Families: llama, qwen2, qwen3, qwen3_moe. Other tests use the same files: copy the directory before you change it.
+    """
+    made: dict[str, Path] = {}
+
+    def checkpoint(arch: str, dtype: str = "float32", **config: Any) -> Path:
+        from checkpoints import make_checkpoint  # imports torch, which most tests do not need
+
+        key = repr((arch, dtype, sorted(config.items())))
+        if key not in made:
+            made[key] = make_checkpoint(tmp_path_factory.mktemp("tiny") / arch, arch, dtype, **config)
+        return made[key]
+
+    return checkpoint
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """Directory of the real demo model, SmolLM2-135M-Instruct in bfloat16, converted at first use. For tests marked slow."""
+    from scripts.prepare_demo_model import prepare_demo_model
+
+    return prepare_demo_model()
