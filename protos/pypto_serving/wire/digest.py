@@ -74,7 +74,8 @@ class StateDigest:
 
     def release(self, lanes: Ids) -> None:
         """Forget `lanes`, each named once."""
-        self._total -= self._sums[lanes].sum(dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            self._total -= self._sums[lanes].sum(dtype=np.uint64)
         self._sums[lanes] = 0
 
     def clear(self) -> None:
