@@ -37,11 +37,15 @@ class Worker(Protocol):
         """Make the worker forget everything; answered by `WorkerEvents.reset_done`. Results of earlier steps do not arrive any more."""
 
 
+class WorkerRefused(Exception):
+    """The engine can not use a worker; the message says why. The session is to be closed; nothing else is reported of it."""
+
+
 class WorkerEvents(Protocol):
     """What a worker session tells the engine, on the engine's event loop."""
 
     def worker_joined(self, worker: Worker) -> None:
-        """A session is open and the worker holds nothing."""
+        """A session is open and the worker holds nothing; raises WorkerRefused."""
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
         """A result arrived; results come in the order of their steps."""
@@ -149,6 +153,7 @@ class RequestFailed:
     request_id: str
     failure: Failure
     message: str
+    retry_after_seconds: float | None = None  # with QUEUE_FULL: when a place in the queue is likely
 
 
 Output = SequenceDelta | PromptLogprobs | SequenceFinished | RequestFailed

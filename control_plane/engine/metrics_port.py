@@ -1,0 +1,82 @@
+"""What the engine tells about itself. Numbers only; whoever implements the protocol decides how they are exported.
+
+Observations leave the engine once per pass of its loop, in one call; gauges are a picture that the engine replaces a few times a second and
+that any thread may read.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from control_plane.engine.ports import Failure, FinishReason
+
+
+@dataclass(slots=True)
+class PassObservation:
+    """What happened in one pass of the loop. Counts are increments; times are in seconds. Replayed and resumed tokens are in none of them."""
+
+    prompt_tokens: int = 0  # of requests admitted for the first time
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0  # looked up at first admission
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0  # sequences that gave their pages back to others
+    readmissions: int = 0  # sequences admitted again, for whatever reason
+    worker_losses: int = 0  # sequences whose worker was lost or reset
+    replays_exhausted: int = 0  # sequences ended by the replay cap
+    numerics_changes: int = 0  # sequences continued under another numerics id
+    finished: list[FinishReason] = field(default_factory=list)  # one entry per finished choice
+    failed: list[Failure] = field(default_factory=list)  # one entry per failed request
+    queue_seconds: list[float] = field(default_factory=list)  # arrival to first scheduled step
+    first_token_seconds: list[float] = field(default_factory=list)  # TTFT
+    inter_token_seconds: dict[float, int] = field(default_factory=dict)  # ITL: gap -> how many tokens had it
+    output_token_seconds: list[float] = field(default_factory=list)  # TPOT, of choices with at least two tokens
+    total_seconds: list[float] = field(default_factory=list)  # end to end, of finished choices
+    step_seconds: list[float] = field(default_factory=list)  # round trip: step sent to result taken in
+    step_tokens: list[int] = field(default_factory=list)  # tokens run, beside step_seconds
+    device_seconds: list[float] = field(default_factory=list)  # device time of each step
+    device_idle_seconds: list[float] = field(default_factory=list)  # device idle before each step
+    loop_lag_seconds: float = 0.0  # from the event that woke the loop to the start of the pass
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """KV pages by state, summed over groups and partitions: free + fenced + cached + referenced = all."""
+
+    free: int = 0
+    fenced: int = 0
+    cached: int = 0
+    referenced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGauges:
+    """One worker in session."""
+
+    address: str
+    incarnation: str
+    epoch: int
+    numerics_id: str
+    num_running: int
+    steps_in_flight: int
+    sent_step_id: int
+    acked_step_id: int
+    pages: PageCounts
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGauges:
+    """A picture of the engine. It is immutable: the reference to it may be read on any thread."""
+
+    workers: tuple[WorkerGauges, ...] = ()
+    num_running: int = 0  # sequences that hold a lane
+    num_waiting_for_capacity: int = 0
+    num_waiting_for_worker: int = 0  # no worker in session can take them
+    num_waiting_tokens: int = 0
+    max_model_len: int = 0  # 0 until the first worker is in session
+    healthy: bool = True  # False after an unexpected error that no request could be blamed for
+
+
+class EngineMetrics(Protocol):
+    """Takes the engine's observations."""
+
+    def observe(self, observed: PassObservation) -> None:
+        """Take in one pass; called on the engine's event loop, must not block nor keep `observed`."""
