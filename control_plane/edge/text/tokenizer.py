@@ -1,0 +1,70 @@
+"""The model's tokenizer, by `tokenizers` alone: transformers would import torch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tokenizers
+
+from control_plane.edge.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from control_plane.edge.text.token_bytes import TokenBytes, byte_rule
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Token ids, and where each begins and ends in the text, in code points; (0, 0) for special tokens that were added."""
+
+    token_ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class Tokenizer:
+    """Encodes, decodes, and makes detokenizers. Its methods may be called on any thread.
+
+    `special_tokens` are the roles of tokenizer_config.json, such as bos_token.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        bos_token = special_tokens.get("bos_token")
+        self._bos_token_id = None if bos_token is None else tokenizer.token_to_id(bos_token)
+        added = tokenizer.get_added_tokens_decoder()
+        special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._rule = rule = byte_rule(json.loads(tokenizer.to_str())["decoder"])
+        to_bytes = rule.to_bytes if rule else str.encode
+        self._token_bytes = TokenBytes(tokenizer, to_bytes)
+        self._visible_bytes = TokenBytes(tokenizer, to_bytes, skipped=special_ids)
+
+    def id_of(self, token: str) -> int | None:
+        """Id of a token, or None when there is no such token."""
+        return self._tokenizer.token_to_id(token)
+
+    def encode(self, text: str, add_special_tokens: bool) -> Encoding:
+        """Encode a text. The tokenizer's rule for special tokens adds no BOS to a text that begins with one."""
+        encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        token_ids, offsets = encoded.ids, encoded.offsets
+        if token_ids[:2] == [self._bos_token_id] * 2 and add_special_tokens:
+            del token_ids[0], offsets[0]
+        return Encoding(token_ids, offsets)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Text of token ids; ids without a token have none. Agrees with what a detokenizer makes of the same tokens."""
+        detokenizer = self.detokenizer((), skip_special_tokens)
+        pieces = [detokenizer.push(token_id) for token_id in token_ids]
+        return "".join(pieces) + detokenizer.finish()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, special tokens included."""
+        return self._token_bytes[token_id]
+
+    def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> Detokenizer:
+        """A detokenizer for what follows a prompt."""
+        if self._rule is None:
+            return WindowDetokenizer(
+                lambda ids: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens),
+                prompt_token_ids,
+            )
+        table = self._visible_bytes if skip_special_tokens else self._token_bytes
+        return ByteDetokenizer(table, self._rule.at_start, prompt_token_ids)

@@ -1,0 +1,117 @@
+"""Incremental detokenization: characters leave when they are complete, and nothing is lost or doubled."""
+
+from collections.abc import Sequence
+
+from fakes.tokenizers import (
+    BOS,
+    END_THINK,
+    EOT,
+    SPECIAL_TOKENS,
+    THINK,
+    byte_piece_id,
+    byte_tokenizer,
+    piece_id,
+    piece_tokenizer,
+    raw_piece_tokenizer,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders
+
+from control_plane.edge.text.tokenizer import Tokenizer
+
+PROMPT = [ord("p")]
+
+
+def pieces_of(tokenizer: Tokenizer, token_ids: Sequence[int], prompt: Sequence[int] = PROMPT, skip: bool = True) -> list[str]:
+    detokenizer = tokenizer.detokenizer(prompt, skip_special_tokens=skip)
+    return [*(detokenizer.push(token_id) for token_id in token_ids), detokenizer.finish()]
+
+
+def test_txt_01_a_character_leaves_with_its_last_byte() -> None:
+    pieces = pieces_of(byte_tokenizer(), "až雨😀b".encode())
+    assert pieces == ["a", "", "ž", "", "", "雨", "", "", "", "😀", "b", ""]
+
+
+def test_txt_02_invalid_bytes_are_replaced_at_once() -> None:
+    pieces = pieces_of(byte_tokenizer(), [0x61, 0xFF, 0x62, 0xC0, 0x80, 0x63])
+    assert pieces == ["a", "\ufffd", "b", "\ufffd", "\ufffd", "c", ""]
+
+
+def test_txt_03_a_replacement_character_that_the_model_wrote_is_text() -> None:
+    assert "".join(pieces_of(byte_tokenizer(), b"x\xef\xbf\xbdy")) == "x\ufffdy"
+    pieces = pieces_of(byte_tokenizer(), b"\xef\xbf\xbd" * 50)
+    assert pieces[2::3] == ["\ufffd"] * 50
+
+
+def test_txt_04_leading_space_and_runs_of_spaces_survive_the_seam() -> None:
+    tokenizer = piece_tokenizer(["Hi", "▁there", "▁", "▁x"])
+    output = [piece_id(index) for index in (1, 2, 2, 3)]
+    assert "".join(pieces_of(tokenizer, output, prompt=[piece_id(0)])) == " there   x"
+
+
+def test_the_first_text_of_all_loses_the_blank_that_the_decoder_drops() -> None:
+    tokenizer = piece_tokenizer(["▁there", "▁x"])
+    assert "".join(pieces_of(tokenizer, [piece_id(0), piece_id(1)], prompt=[1])) == "there x"
+
+
+def test_metaspace_decoder_drops_the_blank_of_the_first_token_only() -> None:
+    inner = raw_piece_tokenizer(["▁there", "▁x"])
+    inner.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(inner, SPECIAL_TOKENS)
+    assert "".join(pieces_of(tokenizer, [piece_id(0), piece_id(1)], prompt=[1])) == "there x"
+    assert tokenizer.decode([piece_id(0), piece_id(1)], skip_special_tokens=True) == "there x"
+
+
+def test_txt_05_special_and_added_tokens_get_no_blanks() -> None:
+    output = [THINK, *b"ok", END_THINK, *b"1", EOT]
+    assert "".join(pieces_of(byte_tokenizer(), output, skip=True)) == "<think>ok</think>1"
+    assert "".join(pieces_of(byte_tokenizer(), output, skip=False)) == "<think>ok</think>1<eot>"
+
+
+def test_val_03_an_id_without_a_token_is_empty_text() -> None:
+    assert pieces_of(byte_tokenizer(), [ord("a"), 300, ord("b")]) == ["a", "", "b", ""]
+
+
+def test_an_unfinished_character_at_the_end_becomes_one_replacement_character() -> None:
+    assert pieces_of(byte_tokenizer(), [0x61, 0xE9, 0x9B]) == ["a", "", "", "\ufffd"]
+
+
+def test_output_completes_the_character_that_the_prompt_began() -> None:
+    assert "".join(pieces_of(byte_tokenizer(), b"\xa8!", prompt=[0xE9, 0x9B])) == "雨!"
+
+
+def test_the_replacement_of_a_character_that_the_prompt_left_broken_is_not_output() -> None:
+    assert "".join(pieces_of(byte_tokenizer(), b"a", prompt=[0xE9, 0x9B])) == "a"
+    assert "".join(pieces_of(byte_tokenizer(), b"", prompt=[0xE9, 0x9B])) == ""
+
+
+def test_another_kind_of_decoder_is_decoded_in_a_window() -> None:
+    inner = raw_piece_tokenizer([f"w{index}</w>" for index in range(30)])
+    inner.decoder = decoders.BPEDecoder()
+    tokenizer = Tokenizer(inner, SPECIAL_TOKENS)
+    output = [piece_id(index) for index in range(30)]
+    assert "".join(pieces_of(tokenizer, output, prompt=[1])) == inner.decode(output)
+
+
+@given(st.lists(st.integers(0, 261), max_size=40), st.lists(st.integers(0, 261), max_size=5), st.booleans())
+def test_pieces_of_byte_level_tokens_join_to_the_tokenizers_own_text(output: list[int], prompt: list[int], skip: bool) -> None:
+    tokenizer = byte_tokenizer()
+    whole = tokenizer._tokenizer.decode([*prompt, *output], skip_special_tokens=skip)
+    prompt_text = tokenizer._tokenizer.decode(prompt, skip_special_tokens=skip)
+    expected = whole.removeprefix(prompt_text) if whole.startswith(prompt_text) else whole.removeprefix(prompt_text[:-1])
+    assert "".join(pieces_of(tokenizer, output, prompt, skip)) == expected
+    assert tokenizer.decode([*prompt, *output], skip) == whole
+
+
+@given(st.text(max_size=20), st.lists(st.sampled_from([1, *range(259, 264)]), min_size=1, max_size=4))
+def test_pieces_of_sentencepiece_tokens_join_to_the_tokenizers_own_text(text: str, prompt: list[int]) -> None:
+    tokenizer = piece_tokenizer(["▁", "▁the", "▁▁", "x", "ž"])
+    output = [byte_piece_id(byte) for byte in text.encode()] + [piece_id(2), piece_id(4)]
+    whole = tokenizer._tokenizer.decode([*prompt, *output])
+    prompt_text = tokenizer._tokenizer.decode(prompt)
+    assert "".join(pieces_of(tokenizer, output, prompt)) == whole.removeprefix(prompt_text)
+
+
+def test_special_tokens_of_the_prompt_do_not_count_as_text() -> None:
+    assert "".join(pieces_of(byte_tokenizer(), b"a", prompt=[0xE9, BOS])) == "a"

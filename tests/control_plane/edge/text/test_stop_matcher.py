@@ -1,0 +1,74 @@
+"""Stop strings, against an oracle that sees the whole text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.edge.text.stop_matcher import StopAutomaton, StopMatcher
+
+
+def run(stops: list[str], pieces: list[str], include_stop: bool = False) -> tuple[list[str], str | None]:
+    matcher = StopMatcher(StopAutomaton(stops), include_stop)
+    shown = []
+    for piece in pieces:
+        shown.append(matcher.push(piece))
+        if matcher.matched is not None:
+            return shown, matcher.matched
+    return [*shown, matcher.finish()], None
+
+
+def oracle(stops: list[str], pieces: list[str], include_stop: bool) -> tuple[str, str | None]:
+    text = ""
+    for piece in pieces:
+        text += piece
+        found = [(text.index(stop), -len(stop)) for stop in stops if stop in text]
+        if found:
+            start, negative_length = min(found)
+            end = start - negative_length
+            return text[: end if include_stop else start], text[start:end]
+    return text, None
+
+
+@pytest.mark.parametrize(("include_stop", "text"), [(False, " "), (True, " Lond")])
+def test_stop_01_a_stop_string_may_end_inside_a_token(include_stop: bool, text: str) -> None:
+    shown, matched = run(["Lond"], [" Lo", "ndon.", "\n"], include_stop)
+    assert ("".join(shown), matched, len(shown)) == (text, "Lond", 2)
+
+
+def test_stop_02_no_part_of_a_stop_string_is_shown() -> None:
+    assert run(["QRSTUV"], ["QR", "S", "TU", "V"]) == (["", "", "", ""], "QRSTUV")
+
+
+def test_stop_02_text_that_turned_out_harmless_is_released() -> None:
+    assert run(["QRSTUV"], ["QR", "S", "x"]) == (["", "", "QRSx", ""], None)
+
+
+def test_of_overlapping_stops_the_earliest_start_wins_then_the_longest() -> None:
+    assert run(["bc", "abcd", "abc"], ["xabcd"]) == (["x"], "abcd")
+    assert run(["b", "abc"], ["ab"]) == (["a"], "b")
+
+
+def test_only_what_could_still_become_a_stop_is_held_back() -> None:
+    assert run(["aab"], ["aaa", "a", "c"]) == (["a", "a", "aac", ""], None)
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
+    st.lists(st.text("abc", max_size=4), max_size=12),
+    st.booleans(),
+)
+def test_shown_text_equals_the_oracle(stops: list[str], pieces: list[str], include_stop: bool) -> None:
+    shown, matched = run(stops, pieces, include_stop)
+    assert ("".join(shown), matched) == oracle(stops, pieces, include_stop)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4), st.lists(st.text("abc", max_size=4), max_size=12))
+def test_held_text_is_the_longest_possible_beginning_of_a_stop(stops: list[str], pieces: list[str]) -> None:
+    matcher = StopMatcher(StopAutomaton(stops), include_stop=False)
+    text = shown = ""
+    for piece in pieces:
+        text, shown = text + piece, shown + matcher.push(piece)
+        if matcher.matched is not None:
+            return
+        beginnings = [text[start:] for start in range(len(text)) if any(stop.startswith(text[start:]) for stop in stops)]
+        assert text[len(shown) :] == max(beginnings, key=len, default="")

@@ -1,0 +1,66 @@
+"""The text of one sequence: end tokens, stop strings and lengths together."""
+
+from collections.abc import Sequence
+
+from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
+
+from control_plane.edge.text.stop_matcher import StopAutomaton
+from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
+
+
+def run(stream: SequenceTextStream, token_ids: Sequence[int]) -> tuple[str, str | None, int]:
+    """Text, matched stop string and number of tokens taken."""
+    text = ""
+    for count, token_id in enumerate(token_ids, 1):
+        text += stream.push(token_id)
+        if stream.matched_stop is not None:
+            return text + stream.finish(), stream.matched_stop, count
+    return text + stream.finish(), None, len(token_ids)
+
+
+def byte_stream(rules: TextRules, prompt: bytes = b"p", skip: bool = True) -> SequenceTextStream:
+    return SequenceTextStream(byte_tokenizer().detokenizer(prompt, skip), rules)
+
+
+def test_stop_01_a_stop_string_in_the_prompt_does_nothing() -> None:
+    tokenizer = piece_tokenizer(["Lond", "▁Lo", "ndon.", "\n"])
+    rules = TextRules(stops=StopAutomaton(["Lond"]))
+    stream = SequenceTextStream(tokenizer.detokenizer([piece_id(0)], True), rules)
+    assert run(stream, [piece_id(1), piece_id(2), piece_id(3)]) == (" ", "Lond", 2)
+
+
+def test_stop_03_a_stop_on_the_last_token_cuts_the_text() -> None:
+    assert run(byte_stream(TextRules(stops=StopAutomaton(["END"]))), b"xEND") == ("x", "END", 4)
+
+
+def test_stop_05_the_text_of_a_stop_token_is_hidden() -> None:
+    for skip in (True, False):
+        assert run(byte_stream(TextRules(end_texts={EOT: ""}), skip=skip), [*b"ab", EOT])[0] == "ab"
+
+
+def test_stop_05_the_text_of_a_stop_token_is_shown_on_request() -> None:
+    assert run(byte_stream(TextRules(end_texts={EOT: "<eot>"})), [*b"ab", 0xC5, EOT])[0] == "ab\ufffd<eot>"
+
+
+def test_text_held_back_is_released_before_an_end_token() -> None:
+    rules = TextRules(stops=StopAutomaton(["bc"]), end_texts={EOT: ""})
+    assert run(byte_stream(rules), [*b"ab", EOT]) == ("ab", None, 3)
+
+
+def test_stop_08_stop_strings_are_not_looked_at_before_min_tokens() -> None:
+    rules = TextRules(stops=StopAutomaton(["a"]), min_tokens=3)
+    assert run(byte_stream(rules), b"xayzaw") == ("xayz", "a", 5)
+
+
+def test_stop_08_a_stop_string_can_not_begin_in_text_that_was_shown() -> None:
+    rules = TextRules(stops=StopAutomaton(["ab", "y"]), min_tokens=3)
+    assert run(byte_stream(rules), b"xabyw") == ("xab", "y", 4)
+
+
+def test_a_stop_string_of_split_characters_is_found() -> None:
+    assert run(byte_stream(TextRules(stops=StopAutomaton(["雨😀"]))), "a雨😀b".encode()) == ("a", "雨😀", 8)
+
+
+def test_finish_can_be_called_twice() -> None:
+    stream = byte_stream(TextRules(stops=StopAutomaton(["bc"])))
+    assert (stream.push(ord("b")), stream.finish(), stream.finish()) == ("", "b", "")

@@ -1,0 +1,42 @@
+"""Encoding: special tokens once, offsets in code points, bytes of tokens."""
+
+from fakes.tokenizers import BOS, EOT, byte_tokenizer, piece_id, piece_tokenizer
+
+from control_plane.edge.text.tokenizer import Tokenizer
+
+
+def ids(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens).token_ids
+
+
+def test_gwy_06_the_tokenizers_rule_adds_bos_once() -> None:
+    tokenizer = byte_tokenizer(adds_bos=True)
+    assert ids(tokenizer, "Hi") == [BOS, *b"Hi"]
+    assert ids(tokenizer, "<bos>Hi") == [BOS, *b"Hi"]
+    assert ids(tokenizer, "<bos>Hi", add_special_tokens=False) == [BOS, *b"Hi"]
+    assert ids(tokenizer, "Hi", add_special_tokens=False) == [*b"Hi"]
+
+
+def test_val_09_an_empty_text_has_only_the_tokens_that_the_rule_adds() -> None:
+    assert ids(byte_tokenizer(adds_bos=True), "") == [BOS]
+    assert ids(byte_tokenizer(), "") == []
+
+
+def test_offsets_count_code_points() -> None:
+    encoding = byte_tokenizer(adds_bos=True).encode("a雨b", add_special_tokens=True)
+    assert encoding.offsets == [(0, 0), (0, 1), (1, 2), (1, 2), (1, 2), (2, 3)]
+
+
+def test_txt_07_bytes_of_tokens_join_to_the_text() -> None:
+    tokenizer = byte_tokenizer()
+    assert b"".join(map(tokenizer.token_bytes, "až雨😀b".encode())) == "až雨😀b".encode()
+    assert tokenizer.token_bytes(EOT) == b"<eot>"
+    assert piece_tokenizer(["▁there"]).token_bytes(piece_id(0)) == b" there"
+
+
+def test_decode_agrees_with_the_stream() -> None:
+    assert byte_tokenizer().decode([0x61, 0xFF, EOT, 0xE9, 0x9B], skip_special_tokens=False) == "a\ufffd<eot>\ufffd"
+
+
+def test_an_unknown_token_has_no_id() -> None:
+    assert byte_tokenizer().id_of("nothing") is None
