@@ -1,0 +1,56 @@
+"""Routing rows to experts, and the experts' own work."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.linear import PackedExperts
+
+
+def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: str) -> tuple[Tensor, Tensor]:
+    """router_logits [T, E] -> (weights [T, k] fp32, expert ids [T, k] int64), best first, ties to the lowest id.
+
+    `scoring` is "softmax" (over all experts) or "sigmoid"; `renormalize` makes the chosen weights sum to one.
+    """
+    logits = router_logits.float()
+    scores = torch.softmax(logits, dim=-1) if scoring == "softmax" else torch.sigmoid(logits)
+    ordered, experts = torch.sort(scores, dim=-1, descending=True, stable=True)
+    weights, expert_ids = ordered[:, :top_k], experts[:, :top_k].contiguous()
+    # Column by column: the order in which sum(-1) adds depends on the number of rows.
+    return (weights / sum_columns(weights) if renormalize else weights.contiguous()), expert_ids
+
+
+def sum_columns(columns: Tensor) -> Tensor:
+    """columns [T, k] -> [T, 1], added from left to right."""
+    total = columns[:, :1]
+    for column in range(1, columns.shape[1]):
+        total = total + columns[:, column : column + 1]
+    return total
+
+
+def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, experts: "PackedExperts") -> Tensor:
+    """x [T, H], weights and expert_ids [T, k] -> [T, H]: the weighted experts of a row, added in fp32 in its top-k order.
+
+    Rows are grouped per expert and padded to the row tile, so that a row's result does not depend on who shares its experts.
+    """
+    num_rows, top_k = expert_ids.shape
+    chosen = expert_ids.flatten()
+    by_expert = torch.argsort(chosen, stable=True)
+    counts = torch.bincount(chosen, minlength=experts.num_experts).tolist()
+    outputs = torch.empty(num_rows * top_k, x.shape[1], dtype=x.dtype, device=x.device)
+    first = 0
+    for expert, count in enumerate(counts):
+        if count:
+            pairs = by_expert[first : first + count]
+            outputs[pairs] = experts(expert, x[pairs // top_k])
+            first += count
+    return _weighted_sum(outputs.view(num_rows, top_k, -1), weights).to(x.dtype)
+
+
+def _weighted_sum(outputs: Tensor, weights: Tensor) -> Tensor:
+    total = outputs[:, 0].float() * weights[:, :1]
+    for slot in range(1, weights.shape[1]):
+        total = total + outputs[:, slot].float() * weights[:, slot : slot + 1]
+    return total
