@@ -1,0 +1,50 @@
+"""Memory that this process may still take on the host."""
+
+import os
+from pathlib import Path
+
+_UNLIMITED = 1 << 60
+
+
+def free_host_bytes(root: Path = Path("/")) -> int:
+    """The smaller of the machine's available memory and what is left below the limit of the control group; `root` is where /proc lies."""
+    return min(_available_bytes(root / "proc/meminfo"), *_group_headrooms(root))
+
+
+def _available_bytes(meminfo: Path) -> int:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _group_headrooms(root: Path) -> list[int]:
+    """Bytes left in the group of this process and in every group above it (version 2), or in its memory group (version 1)."""
+    base = root / "sys/fs/cgroup"
+    group = base / _group_path(root / "proc/self/cgroup").lstrip("/")
+    groups = [folder for folder in (group, *group.parents) if folder.is_relative_to(base)]
+    headrooms = [_headroom(folder, "memory.max", "memory.current", "inactive_file") for folder in groups]
+    version_1 = _headroom(base / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return [*headrooms, version_1]
+
+
+def _group_path(membership: Path) -> str:
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def _headroom(folder: Path, limit_file: str, usage_file: str, reclaimable: str) -> int:
+    try:
+        limit = (folder / limit_file).read_text().strip()
+        usage = int((folder / usage_file).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:
+        return _UNLIMITED
+    if limit == "max" or int(limit) >= _UNLIMITED:
+        return _UNLIMITED
+    return max(0, int(limit) - usage + int(statistics.get(reclaimable, 0)))

@@ -1,0 +1,1 @@
+"""Parts that the decoders are made of."""

@@ -1,0 +1,117 @@
+"""Grouped-query attention over a paged cache, with optional biases and norms of the query and key heads."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels import ops
+from kernels.linear import PackedLinear
+from worker.batch import Batch
+from worker.checkpoint_config import ConfigFields
+from worker.checkpoint_weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What is the same in all attention layers of a model."""
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    norm_eps: float | None = None  # of the norms of query and key heads; None: there are none
+
+    @property
+    def qkv_rows(self) -> tuple[int, int, int]:
+        """Rows of the query, key and value projections."""
+        return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
+
+    @property
+    def linear_shapes(self) -> list[tuple[int, int]]:
+        """(rows, columns) of the matrices."""
+        return [(sum(self.qkv_rows), self.hidden_size), (self.hidden_size, self.num_heads * self.head_dim)]
+
+
+def read_attention_shape(config: ConfigFields, default_head_dim: int | None = None) -> AttentionShape:
+    """The shape without biases and norms; `default_head_dim` holds when config.json has none, else hidden_size / num_attention_heads."""
+    hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    num_kv_heads = config.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise config.refusal("num_key_value_heads", f"a divisor of num_attention_heads, which is {num_heads}")
+    head_dim = config.integer("head_dim", default_head_dim or hidden_size // num_heads)
+    if head_dim % 2:
+        raise config.refusal("head_dim", "an even number")
+    return AttentionShape(hidden_size, num_heads, num_kv_heads, head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention layer: normalised rows [T, hidden] in, their update [T, hidden] out."""
+
+    shape: AttentionShape
+    qkv: PackedLinear
+    output: PackedLinear
+    head_norms: tuple[Tensor, Tensor] | None  # of query and key heads, each [head_dim]
+    rope_table: tuple[Tensor, Tensor]  # cosines and sines, each [positions, head_dim / 2]
+    group: int  # cache group
+    window_tokens: int  # tokens that a query sees; 0: all
+
+    def __call__(self, rows: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
+        """Write keys and values of the rows into the cache of this layer, then attend."""
+        shape = self.shape
+        heads = self.qkv(rows).view(-1, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
+        query, key, value = torch.split(heads, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
+        if self.head_norms is not None:
+            assert shape.norm_eps is not None
+            query = ops.rms_norm(query, self.head_norms[0], shape.norm_eps)
+            key = ops.rms_norm(key, self.head_norms[1], shape.norm_eps)
+        query, key = ops.rotary(query, key, batch.positions, *self.rope_table)
+        ops.write_kv(key, value, keys, values, batch.slots[self.group])
+        attended = ops.paged_attention(
+            query,
+            keys,
+            values,
+            batch.page_tables[self.group],
+            batch.query_starts,
+            batch.positions,
+            shape.head_dim**-0.5,
+            self.window_tokens,
+        )
+        return self.output(attended.flatten(1))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlace:
+    """What differs from layer to layer, and what the layers share."""
+
+    row_tile: int
+    rope_table: tuple[Tensor, Tensor]
+    group: int
+    window_tokens: int
+
+
+def load_attention(weights: Weights, prefix: str, shape: AttentionShape, place: AttentionPlace) -> Attention:
+    """The attention layer whose tensors begin with `prefix`."""
+    rows, names = list(shape.qkv_rows), [f"{prefix}{part}_proj." for part in "qkv"]
+    qkv = weights.stacked([name + "weight" for name in names], rows, shape.hidden_size)
+    qkv_bias = weights.stacked([name + "bias" for name in names], rows) if shape.qkv_bias else None
+    output = weights.tensor(prefix + "o_proj.weight", shape.hidden_size, rows[0])
+    output_bias = weights.tensor(prefix + "o_proj.bias", shape.hidden_size) if shape.output_bias else None
+    return Attention(
+        shape=shape,
+        qkv=PackedLinear(qkv, qkv_bias, place.row_tile),
+        output=PackedLinear(output, output_bias, place.row_tile),
+        head_norms=_load_head_norms(weights, prefix, shape),
+        rope_table=place.rope_table,
+        group=place.group,
+        window_tokens=place.window_tokens,
+    )
+
+
+def _load_head_norms(weights: Weights, prefix: str, shape: AttentionShape) -> tuple[Tensor, Tensor] | None:
+    if shape.norm_eps is None:
+        return None
+    return weights.tensor(prefix + "q_norm.weight", shape.head_dim), weights.tensor(prefix + "k_norm.weight", shape.head_dim)

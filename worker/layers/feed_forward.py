@@ -1,0 +1,25 @@
+"""What a decoder layer needs to know of its feed-forward part, whichever kind it is."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from worker.checkpoint_weights import Weights
+
+
+class FeedForward(Protocol):
+    """Normalised rows [T, hidden] in, their update [T, hidden] out."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Each row independent of the others."""
+
+
+class FeedForwardShape(Protocol):
+    """The kind and sizes of a feed-forward part, as config.json gives them."""
+
+    @property
+    def linear_shapes(self) -> list[tuple[int, int]]:
+        """(rows, columns) of its matrices."""
+
+    def load(self, weights: Weights, prefix: str, row_tile: int) -> FeedForward:
+        """The part whose tensors begin with `prefix`."""

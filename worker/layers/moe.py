@@ -1,0 +1,68 @@
+"""The sparse feed-forward part: a router sends every row to a few experts."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels import ops
+from kernels.linear import PackedExperts, PackedLinear
+from worker.checkpoint_config import ConfigFields
+from worker.checkpoint_weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """Sizes and routing rule of a sparse feed-forward part."""
+
+    hidden_size: int
+    inner_size: int
+    num_experts: int
+    top_k: int
+    renormalize: bool  # whether the weights of the chosen experts are scaled to sum 1
+
+    @property
+    def linear_shapes(self) -> list[tuple[int, int]]:
+        """(rows, columns) of the matrices."""
+        return [(self.num_experts, self.hidden_size), (2 * self.inner_size, self.hidden_size), (self.hidden_size, self.inner_size)]
+
+    def load(self, weights: Weights, prefix: str, row_tile: int) -> "Moe":
+        """The part whose tensors begin with `prefix`; experts are stored one by one, or fused as [experts, rows, columns]."""
+        router = weights.tensor(prefix + "gate.weight", self.num_experts, self.hidden_size)
+        fused = prefix + "experts.gate_up_proj" in weights.checkpoint
+        gate_up, down = (self._load_fused if fused else self._load_each)(weights, prefix + "experts.")
+        return Moe(self, PackedLinear(router, None, row_tile), PackedExperts(gate_up, down, row_tile))
+
+    def _load_fused(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
+        gate_up = weights.tensor(prefix + "gate_up_proj", self.num_experts, 2 * self.inner_size, self.hidden_size)
+        return gate_up, weights.tensor(prefix + "down_proj", self.num_experts, self.hidden_size, self.inner_size)
+
+    def _load_each(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
+        experts, inner, hidden = range(self.num_experts), self.inner_size, self.hidden_size
+        names = [f"{prefix}{expert}.{part}_proj.weight" for expert in experts for part in ("gate", "up")]
+        gate_up = weights.stacked(names, [inner] * len(names), hidden)
+        down = weights.stacked([f"{prefix}{expert}.down_proj.weight" for expert in experts], [hidden] * len(experts), inner)
+        return gate_up.view(-1, 2 * inner, hidden), down.view(-1, hidden, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Router and experts of a layer."""
+
+    shape: MoeShape
+    router: PackedLinear
+    experts: PackedExperts
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        weights, expert_ids = ops.moe_route(self.router(rows), self.shape.top_k, self.shape.renormalize, "softmax")
+        return ops.moe_experts(rows, weights, expert_ids, self.experts)
+
+
+def read_moe_shape(config: ConfigFields) -> MoeShape:
+    """The sizes from config.json."""
+    num_experts = config.integer("num_experts" if "num_experts" in config else "num_local_experts")
+    top_k = config.integer("num_experts_per_tok")
+    if top_k > num_experts:
+        raise config.refusal("num_experts_per_tok", f"at most the {num_experts} experts")
+    renormalize = config.flag("norm_topk_prob", default=False)
+    return MoeShape(config.integer("hidden_size"), config.integer("moe_intermediate_size"), num_experts, top_k, renormalize)

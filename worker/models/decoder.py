@@ -1,0 +1,75 @@
+"""The decoder that Llama and its relatives share: pre-norm layers of attention and feed-forward over one residual stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels import ops
+from kernels.linear import PackedLinear
+from worker.batch import Batch
+from worker.kv_cache import KVCache, allocate_cache
+from worker.layers.attention import Attention
+from worker.layers.feed_forward import FeedForward
+from worker.models.decoder_config import DecoderConfig
+from worker.models.model import ModelDescription, Placement
+from worker.numerics import numerics_id
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """A layer, with the norms that precede its parts, each [hidden]."""
+
+    attention_norm: Tensor
+    attention: Attention
+    feed_forward_norm: Tensor
+    feed_forward: FeedForward
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderEnds:
+    """What comes before the first and after the last layer."""
+
+    embedding: Tensor  # [vocab, hidden]
+    norm: Tensor  # [hidden]
+    head: PackedLinear
+
+
+class Decoder:
+    """A loaded decoder; implements Model."""
+
+    def __init__(
+        self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds, row_tile: int
+    ) -> None:
+        self.description = ModelDescription(
+            config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, placement.dtype
+        )
+        self.cache_groups = config.cache_groups(placement.page_tokens, placement.dtype)
+        self.progress = placement.progress
+        self.row_tile = row_tile
+        self.numerics_id = numerics_id(placement.dtype, placement.device, row_tile)
+        self._device = placement.device
+        self._eps = config.norm_eps
+        self._ends = ends
+        self._layers = tuple(layers)
+        # A layer ends with the norm of the next one, which comes at no cost with the addition to the residual stream.
+        self._next_norms = (*(layer.attention_norm for layer in layers[1:]), ends.norm)
+
+    def allocate_cache(self, num_pages: Sequence[int], num_partitions: int = 1) -> KVCache:
+        """A zero-filled cache with `num_pages[group]` pages in each partition."""
+        return allocate_cache(self.cache_groups, num_pages, num_partitions, self._device)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """See Model.forward."""
+        assert batch.token_ids.shape[0] % self.row_tile == 0 and batch.logit_rows.shape[0] % self.row_tile == 0
+        residual = ops.embedding(batch.token_ids, self._ends.embedding)
+        rows = ops.rms_norm(residual, self._layers[0].attention_norm, self._eps)
+        for layer, next_norm, keys, values in zip(self._layers, self._next_norms, cache.keys, cache.values, strict=True):
+            update = layer.attention(rows, batch, keys, values)
+            rows, residual = ops.add_rms_norm(update, residual, layer.feed_forward_norm, self._eps)
+            rows, residual = ops.add_rms_norm(layer.feed_forward(rows), residual, next_norm, self._eps)
+            self.progress()
+        logits: Tensor = self._ends.head(rows[batch.logit_rows])
+        return logits.float()

@@ -1,0 +1,26 @@
+"""Llama: attention and feed-forward with optional biases on all projections."""
+
+from dataclasses import replace
+
+from worker.checkpoint import Checkpoint
+from worker.checkpoint_config import ConfigFields
+from worker.layers.attention import read_attention_shape
+from worker.layers.mlp import read_mlp_shape
+from worker.models.decoder import Decoder
+from worker.models.decoder_config import DecoderConfig, read_decoder_config, read_num_layers
+from worker.models.decoder_loading import load_decoder
+from worker.models.model import Placement
+
+
+def load(checkpoint: Checkpoint, placement: Placement) -> Decoder:
+    """Load a model of this family."""
+    return load_decoder(checkpoint, read_config(checkpoint.config), placement)
+
+
+def read_config(config: ConfigFields) -> DecoderConfig:
+    """The architecture that config.json describes."""
+    num_layers = read_num_layers(config)
+    bias = config.flag("attention_bias", default=False)
+    attention = replace(read_attention_shape(config), qkv_bias=bias, output_bias=bias)
+    mlp = read_mlp_shape(config, bias=config.flag("mlp_bias", default=False))
+    return read_decoder_config(config, attention, [mlp] * num_layers, [None] * num_layers)

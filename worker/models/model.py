@@ -1,0 +1,67 @@
+"""What the runner knows of a model, whichever family it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from worker.batch import Batch
+from worker.kv_cache import CacheGroupSpec, KVCache
+
+
+def _ignore() -> None:
+    """Nobody watches the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a model is to be loaded."""
+
+    dtype: torch.dtype
+    device: torch.device
+    page_tokens: int = 16
+    progress: Callable[[], None] = _ignore  # called after every tensor loaded and every layer computed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """The facts of a model that others ask for."""
+
+    architecture: str
+    vocab_size: int  # rows of the embedding
+    max_model_len: int  # most tokens of a sequence
+    num_layers: int
+    dtype: torch.dtype
+
+
+class Model(Protocol):
+    """A loaded model. Not thread-safe: one thread owns it, and the device."""
+
+    progress: Callable[[], None]  # called after every layer, to be replaced at will
+
+    @property
+    def description(self) -> ModelDescription:
+        """Facts."""
+
+    @property
+    def cache_groups(self) -> tuple[CacheGroupSpec, ...]:
+        """Cache groups, in the order in which a batch lists its page tables."""
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of a batch, and its rows of logits, are padded to a multiple of this."""
+
+    @property
+    def numerics_id(self) -> str:
+        """Identity of everything that decides the bits of a result, the weights apart."""
+
+    def allocate_cache(self, num_pages: Sequence[int], num_partitions: int = 1) -> KVCache:
+        """A zero-filled cache with `num_pages[group]` pages in each partition."""
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Write the keys and values of all rows, and return the logits of the wanted ones: [S, vocab] float32, padding included.
+
+        The logits of a row are the same, bit for bit, whatever else is in the batch and however the tokens before it were cut into steps.
+        """

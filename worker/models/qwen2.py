@@ -1,0 +1,25 @@
+"""Qwen2: biases on the query, key and value projections, and on nothing else."""
+
+from dataclasses import replace
+
+from worker.checkpoint import Checkpoint
+from worker.checkpoint_config import ConfigFields
+from worker.layers.attention import read_attention_shape
+from worker.layers.mlp import read_mlp_shape
+from worker.models.decoder import Decoder
+from worker.models.decoder_config import DecoderConfig, read_decoder_config, read_num_layers
+from worker.models.decoder_loading import load_decoder
+from worker.models.model import Placement
+from worker.models.windows import read_layer_windows
+
+
+def load(checkpoint: Checkpoint, placement: Placement) -> Decoder:
+    """Load a model of this family."""
+    return load_decoder(checkpoint, read_config(checkpoint.config), placement)
+
+
+def read_config(config: ConfigFields) -> DecoderConfig:
+    """The architecture that config.json describes."""
+    num_layers = read_num_layers(config)
+    attention = replace(read_attention_shape(config), qkv_bias=True)
+    return read_decoder_config(config, attention, [read_mlp_shape(config)] * num_layers, read_layer_windows(config, num_layers))

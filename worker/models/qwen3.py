@@ -1,0 +1,34 @@
+"""Qwen3: a norm on every query and key head, and heads whose size config.json states."""
+
+from dataclasses import replace
+
+from worker.checkpoint import Checkpoint
+from worker.checkpoint_config import ConfigFields
+from worker.layers.attention import AttentionShape, read_attention_shape
+from worker.layers.mlp import read_mlp_shape
+from worker.models.decoder import Decoder
+from worker.models.decoder_config import DecoderConfig, read_decoder_config, read_norm_eps, read_num_layers
+from worker.models.decoder_loading import load_decoder
+from worker.models.model import Placement
+from worker.models.windows import read_layer_windows
+
+_DEFAULT_HEAD_DIM = 128
+
+
+def load(checkpoint: Checkpoint, placement: Placement) -> Decoder:
+    """Load a model of this family."""
+    return load_decoder(checkpoint, read_config(checkpoint.config), placement)
+
+
+def read_config(config: ConfigFields) -> DecoderConfig:
+    """The architecture that config.json describes."""
+    num_layers = read_num_layers(config)
+    attention = read_normed_attention(config, _DEFAULT_HEAD_DIM)
+    return read_decoder_config(config, attention, [read_mlp_shape(config)] * num_layers, read_layer_windows(config, num_layers))
+
+
+def read_normed_attention(config: ConfigFields, default_head_dim: int | None) -> AttentionShape:
+    """Attention with a norm on query and key heads, and optional biases on all projections."""
+    bias = config.flag("attention_bias", default=False)
+    shape = read_attention_shape(config, default_head_dim)
+    return replace(shape, qkv_bias=bias, output_bias=bias, norm_eps=read_norm_eps(config))

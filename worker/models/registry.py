@@ -1,0 +1,25 @@
+"""Which family serves which architecture."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from worker.checkpoint import Checkpoint
+from worker.models import llama, qwen2, qwen3, qwen3_moe
+from worker.models.model import Model, Placement
+
+# The names are those of `architectures` in config.json.
+_FAMILIES: dict[str, Callable[[Checkpoint, Placement], Model]] = {
+    "LlamaForCausalLM": llama.load,
+    "Qwen2ForCausalLM": qwen2.load,
+    "Qwen3ForCausalLM": qwen3.load,
+    "Qwen3MoeForCausalLM": qwen3_moe.load,
+}
+
+
+def load_model(directory: Path, placement: Placement) -> Model:
+    """Load the model in a Hugging Face directory; ModelRefused, with one clear line, when it can not be served."""
+    checkpoint = Checkpoint(directory)
+    names = checkpoint.config.texts("architectures")
+    if len(names) != 1 or names[0] not in _FAMILIES:
+        raise checkpoint.config.refusal("architectures", f"one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[names[0]](checkpoint, placement)

@@ -1,0 +1,38 @@
+"""The identity of everything that decides the bits of a result."""
+
+import hashlib
+
+import torch
+
+from kernels import ops
+
+# Decide how work is divided, which the row tile makes irrelevant, not which instructions run.
+_COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
+
+
+def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
+    """Two workers with the same id and the same weights compute the same bits.
+
+    For example "bfloat16/torch-2.13.0/cpu-avx512-1f0c22ab/tile-2/torch".
+    """
+    parts = (
+        str(dtype).removeprefix("torch."),
+        f"torch-{torch.__version__}",
+        _describe_device(device),
+        f"tile-{row_tile}",
+        ops.kernel_set(),
+    )
+    return "/".join(parts)
+
+
+def _describe_device(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}-{_digest_of_cpu()}"
+    properties = getattr(torch, device.type).get_device_properties(device)
+    return f"{device.type}-{properties.name.lower().replace(' ', '-')}"
+
+
+def _digest_of_cpu() -> str:
+    """The math libraries choose kernels and blocking by instruction sets, vendor and cache sizes."""
+    capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
+    return hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]
