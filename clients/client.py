@@ -1,0 +1,136 @@
+"""The client for threads."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from clients.channel import DEFAULT_TARGET, open_channel
+from clients.conversation import MessageLike
+from clients.descriptions import Model, Server
+from clients.errors import RpcStatus, from_status
+from clients.generation import Generation
+from clients.reconnection import Attempts, Patience, Targets
+from clients.request import Request, taking_request
+from clients.results import Completion, Event
+from clients.tokens import Tokens, detokenize_request, tokenize_request
+from pypto_serving.inference.v1 import inference_pb2 as pb
+from pypto_serving.inference.v1.inference_pb2_grpc import InferenceServiceStub
+
+Sent = TypeVar("Sent")
+Got = TypeVar("Got")
+
+
+class Client:
+    """Talks to one control plane, or to interchangeable ones (`targets`). Threads may share it.
+
+    A stream that breaks is resumed by itself: the caller sees every token exactly once, only later. `connect_seconds` is how long to try
+    until a request has started, `resume_seconds` how long an interruption may last; 0 turns either off. Every method raises ServingError.
+    """
+
+    def __init__(
+        self, targets: str | Sequence[str] = DEFAULT_TARGET, *, connect_seconds: float = 5.0, resume_seconds: float = 60.0
+    ) -> None:
+        self._targets = Targets(targets)
+        self._patience = Patience(connect_seconds, resume_seconds)
+        self._channels = {target: open_channel(target) for target in self._targets.addresses}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; running streams are cancelled."""
+        for channel in self._channels.values():
+            channel.close()
+
+    @taking_request(Request)
+    def generate(self, request: Request) -> Completion:
+        """Generate the whole answer. Takes the fields of `Request`: `client.generate("Once", max_tokens=8)`."""
+        generation = Generation(request)
+        for _ in self._events(generation, request.timeout):
+            pass
+        return generation.completion()
+
+    @taking_request(Request)
+    def stream(self, request: Request) -> Generator[Event, None, None]:
+        """Generate as a stream of events, each with `.text`. Takes the fields of `Request`.
+
+        Closing the iterator (`contextlib.closing`), or dropping it, cancels the request.
+        """
+        return self._events(Generation(request), request.timeout)
+
+    def _events(self, generation: Generation, timeout: float | None) -> Generator[Event, None, None]:
+        attempts = Attempts(self._targets, self._patience, timeout)
+        while not generation.is_complete:
+            call = self._stub(attempts.target).GenerateStream(generation.next_request(), timeout=attempts.remaining_seconds())
+            failure = generation.cut_off()
+            try:
+                for response in call:
+                    event = generation.take(response)
+                    if event is not None:
+                        attempts.progressed()
+                        yield event
+            except grpc.RpcError as error:
+                failure = from_status(cast(RpcStatus, error), generation.request_id)
+            finally:
+                call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
+            if not generation.is_complete:
+                time.sleep(attempts.delay_after(failure, generation.num_tokens))
+
+    def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[MessageLike] | None = None,
+        add_special_tokens: bool | None = None,
+        with_offsets: bool = False,
+    ) -> Tokens:
+        """The token ids that a generation would begin with."""
+        request = tokenize_request(text, messages, add_special_tokens, with_offsets)
+        return Tokens.from_wire(self._call(lambda stub: stub.Tokenize, request))
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of token ids."""
+        return self._call(lambda stub: stub.Detokenize, detokenize_request(token_ids, skip_special_tokens)).text
+
+    def models(self) -> tuple[Model, ...]:
+        """The served models."""
+        response = self._call(lambda stub: stub.ListModels, pb.ListModelsRequest())
+        return tuple(Model.from_wire(model) for model in response.models)
+
+    def server(self) -> Server:
+        """The server's version, limits and number of workers."""
+        return Server.from_wire(self._call(lambda stub: stub.GetServer, pb.GetServerRequest()))
+
+    def abort(self, request_id: str) -> bool:
+        """End a live request; returns whether it was live."""
+        return self._call(lambda stub: stub.Abort, pb.AbortRequest(request_id=request_id)).was_live
+
+    def is_serving(self) -> bool:
+        """Whether the server has a worker that answers."""
+        check = health_pb2.HealthCheckRequest()
+        response = self._try(lambda target, timeout: health_pb2_grpc.HealthStub(self._channels[target]).Check(check, timeout=timeout))
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def _call(self, method: "Callable[[InferenceServiceStub], grpc.UnaryUnaryMultiCallable[Sent, Got]]", message: Sent) -> Got:
+        return self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout))
+
+    def _try(self, call: Callable[[str, float | None], Got]) -> Got:
+        attempts = Attempts(self._targets, self._patience)
+        while True:
+            try:
+                response = call(attempts.target, attempts.remaining_seconds())
+            except grpc.RpcError as error:
+                time.sleep(attempts.delay_after(from_status(cast(RpcStatus, error))))
+            else:
+                attempts.progressed()
+                return response
+
+    def _stub(self, target: str) -> InferenceServiceStub:
+        return InferenceServiceStub(self._channels[target])

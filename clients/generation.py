@@ -1,0 +1,158 @@
+"""State of one request on the client: what was asked for and what has been received. It performs no I/O."""
+
+from dataclasses import dataclass, field
+
+import grpc
+
+from clients.errors import ServingError
+from clients.request import Request, generation_spec
+from clients.results import Choice, Completion, Delta, Event, Finished, PromptLogprobs, Started, TokenLogprob
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+@dataclass(slots=True)
+class _Received:
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: Finished | None = None
+
+
+class Generation:
+    """Turns responses into events, each exactly once over any number of streams, and says how to ask for the rest.
+
+    Raises ServingError (INVALID_ARGUMENT) from the constructor when the request does not fit on the wire.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._spec = generation_spec(request)
+        self._started: pb.Started | None = None
+        self._received: dict[int, _Received] = {}
+        self._prompt_logprobs: PromptLogprobs | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self._started.request_id if self._started else self._spec.request_id
+
+    @property
+    def is_started(self) -> bool:
+        return self._started is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice has finished."""
+        return self.is_started and all(received.finished for received in self._received.values())
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens received, over all choices; None before Started."""
+        return sum(len(received.token_ids) for received in self._received.values()) if self.is_started else None
+
+    def next_request(self) -> pb.GenerateStreamRequest:
+        """The request itself, or once it has started, the request for what is still missing."""
+        if self._started is None:
+            return pb.GenerateStreamRequest(spec=self._spec)
+        spec = pb.GenerationSpec()
+        spec.CopyFrom(self._spec)
+        prompt = spec.WhichOneof("prompt")
+        if prompt:
+            spec.ClearField(prompt)
+        if self._prompt_logprobs is not None:
+            spec.output.ClearField("prompt_logprobs")
+        spec.request_id = self._started.request_id
+        spec.resume.CopyFrom(self._resume(self._started))
+        return pb.GenerateStreamRequest(spec=spec)
+
+    def _resume(self, started: pb.Started) -> pb.Resume:
+        choices = [
+            pb.ResumedChoice(index=index, token_ids=received.token_ids, finished=received.finished is not None)
+            for index, received in self._received.items()
+        ]
+        return pb.Resume(
+            key=started.resume_key,
+            effective=started.effective,
+            prompt_token_ids=started.prompt_token_ids,
+            model_fingerprint=started.model_fingerprint,
+            choices=choices,
+        )
+
+    def take(self, response: pb.GenerateStreamResponse) -> Event | None:
+        """The event in `response`, or None when it was received before; raises ServingError when it does not continue what we have."""
+        match response.WhichOneof("event"):
+            case "started":
+                return self._take_started(response.started)
+            case "delta":
+                return self._take_delta(Delta.from_wire(response.delta))
+            case "prompt_logprobs":
+                return self._take_prompt_logprobs(PromptLogprobs.from_wire(response.prompt_logprobs))
+            case "finished":
+                return self._take_finished(Finished.from_wire(response.finished))
+        return None
+
+    def _take_started(self, started: pb.Started) -> Started | None:
+        if self._started is None:
+            self._started = started
+            self._received = {index: _Received() for index in range(max(1, started.effective.n))}
+            return Started.from_wire(started)
+        if started.model_fingerprint != self._started.model_fingerprint:
+            message = f"the stream began with model {self._started.model_fingerprint} and can not go on with {started.model_fingerprint}"
+            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message, self.request_id)
+        self._started.resume_key = started.resume_key
+        return None
+
+    def _take_delta(self, delta: Delta) -> Delta:
+        received = self._choice(delta.choice)
+        expected = len(received.token_ids)
+        if received.finished or delta.first_index != expected:
+            raise self._broken(f"choice {delta.choice}: expected token {expected}, the server sent token {delta.first_index}")
+        received.token_ids += delta.token_ids
+        received.texts.append(delta.text)
+        received.logprobs += delta.logprobs
+        return delta
+
+    def _take_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> PromptLogprobs | None:
+        if self._prompt_logprobs is not None:
+            return None
+        self._prompt_logprobs = prompt_logprobs
+        return prompt_logprobs
+
+    def _take_finished(self, finished: Finished) -> Finished | None:
+        received = self._choice(finished.choice)
+        if received.finished:
+            return None
+        received.finished = finished
+        return finished
+
+    def _choice(self, index: int) -> _Received:
+        if index not in self._received:
+            raise self._broken(f"choice {index} was not asked for, or came before Started")
+        return self._received[index]
+
+    def _broken(self, what: str) -> ServingError:
+        return ServingError(grpc.StatusCode.INTERNAL, f"the stream is out of order: {what}", self.request_id)
+
+    def cut_off(self) -> ServingError:
+        """The failure of a stream that ended well, but too early."""
+        return ServingError(grpc.StatusCode.UNAVAILABLE, "the stream ended before the answer did", self.request_id)
+
+    def completion(self) -> Completion:
+        """The whole answer; only when complete."""
+        assert self._started is not None and self.is_complete
+        choices = tuple(_whole_choice(index, received) for index, received in self._received.items())
+        prompt_logprobs = self._prompt_logprobs.entries if self._prompt_logprobs else ()
+        return Completion(Started.from_wire(self._started), choices, prompt_logprobs)
+
+
+def _whole_choice(index: int, received: _Received) -> Choice:
+    finished = received.finished
+    assert finished is not None
+    return Choice(
+        index,
+        "".join(received.texts),
+        tuple(received.token_ids),
+        tuple(received.logprobs),
+        finished.reason,
+        finished.matched,
+        finished.usage,
+        finished.timing,
+    )

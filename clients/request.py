@@ -1,0 +1,146 @@
+"""What a caller asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Concatenate, ParamSpec, TypeVar
+
+from google.protobuf.message import Message as WireMessage
+
+from clients.conversation import MessageLike, TemplateValue, Tool, chat_prompt
+from clients.errors import invalid
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation request. Give exactly one of `prompt`, `messages` and `token_ids`; None leaves a field to the server's default.
+
+    Fields mean what inference.proto says. `timeout` is in seconds and covers the whole request, reconnections included.
+    """
+
+    prompt: str | None = None
+    _: KW_ONLY
+    messages: Sequence[MessageLike] | None = None
+    token_ids: Sequence[int] | None = None
+
+    tools: Sequence[Tool] = ()
+    template_arguments: Mapping[str, TemplateValue] | None = None
+    add_generation_prompt: bool | None = None
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool | None = None
+    include_stop: bool | None = None
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+
+    skip_special_tokens: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stream_interval: int | None = None
+
+    json_schema: str | None = None
+    regex: str | None = None
+    alternatives: Sequence[str] | None = None
+    grammar: str | None = None
+
+    n: int | None = None
+    priority: int = 0
+    cache_salt: str = ""
+    request_id: str = ""
+    model: str = ""
+    timeout: float | None = None
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
+_STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop")
+_OUTPUT = ("skip_special_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "stream_interval")
+_CONSTRAINT = ("json_schema", "regex", "grammar")
+_OTHERS = ("n", "priority", "cache_salt", "request_id", "model")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+V = TypeVar("V")
+
+
+def taking_request(make: Callable[P, Request]) -> Callable[[Callable[[S, Request], R]], Callable[Concatenate[S, P], R]]:
+    """Turn a method that takes a Request into one that takes its fields, typed as Request's constructor is."""
+
+    def decorate(method: Callable[[S, Request], R]) -> Callable[Concatenate[S, P], R]:
+        def call(self: S, /, *args: P.args, **fields: P.kwargs) -> R:
+            return method(self, make(*args, **fields))
+
+        call.__name__, call.__qualname__, call.__doc__ = method.__name__, method.__qualname__, method.__doc__
+        return call
+
+    return decorate
+
+
+def generation_spec(request: Request) -> pb.GenerationSpec:
+    """The request on the wire; raises ServingError (INVALID_ARGUMENT) naming the field that does not fit there."""
+    spec = pb.GenerationSpec()
+    _set_prompt(spec, request)
+    _copy(request, spec, _OTHERS)
+    _copy(request, spec.sampling, _SAMPLING)
+    _copy(request, spec.stopping, _STOPPING)
+    _copy(request, spec.output, _OUTPUT)
+    # Without them a broken stream can not be resumed.
+    spec.output.prompt_token_ids = True
+    for token_id, bias in (request.logit_bias or {}).items():
+        _guard("logit_bias", (token_id, bias), lambda entry: spec.sampling.logit_bias.update([entry]))
+    _guard("stop", [request.stop] if isinstance(request.stop, str) else request.stop, spec.stopping.stop.extend)
+    _guard("stop_token_ids", request.stop_token_ids, spec.stopping.stop_token_ids.extend)
+    _set_constraint(spec, request)
+    return spec
+
+
+def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:
+    given = [name for name in ("prompt", "messages", "token_ids") if getattr(request, name) is not None]
+    if len(given) != 1:
+        raise invalid(f"give exactly one of prompt, messages and token_ids, not {' and '.join(given) or 'none'}")
+    if request.prompt is not None:
+        _guard("prompt", request.prompt, partial(setattr, spec, "text"))
+    elif request.messages is not None:
+        spec.chat.CopyFrom(chat_prompt(request.messages, request.tools, request.template_arguments, request.add_generation_prompt))
+    else:
+        spec.token_ids.SetInParent()
+        _guard("token_ids", request.token_ids or (), spec.token_ids.ids.extend)
+
+
+def _set_constraint(spec: pb.GenerationSpec, request: Request) -> None:
+    given = [name for name in (*_CONSTRAINT, "alternatives") if getattr(request, name) is not None]
+    if len(given) > 1:
+        raise invalid(f"give at most one of json_schema, regex, grammar and alternatives, not {' and '.join(given)}")
+    if request.alternatives is not None:
+        spec.constraint.alternatives.SetInParent()
+        _guard("alternatives", request.alternatives, spec.constraint.alternatives.texts.extend)
+    elif given:
+        _copy(request, spec.constraint, given)
+
+
+def _copy(request: Request, message: WireMessage, fields: Sequence[str]) -> None:
+    for field in fields:
+        value = getattr(request, field)
+        if value is not None:
+            _guard(field, value, partial(setattr, message, field))
+
+
+def _guard(field: str, value: V, assign: Callable[[V], object]) -> None:
+    try:
+        assign(value)
+    except (TypeError, ValueError) as error:
+        shown = repr(value)
+        raise invalid(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '...'} is not accepted: {error}") from error

@@ -1,0 +1,66 @@
+import asyncio
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from fakes.inference_service import Fault
+
+from clients import Client, ServerUnreachable
+
+
+async def in_thread(server, work):
+    def run():
+        with Client(server.target) as client:
+            return work(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_generate_resumes(server):
+    server.service.faults.extend([Fault(after_tokens=None), Fault(after_tokens=2), Fault(after_tokens=1)])
+    completion = await in_thread(server, lambda client: client.generate("hello"))
+    assert completion.token_ids == (100, 101, 102, 103, 104)
+    assert len(server.service.seen) == 4
+
+
+async def test_stream_has_text(server):
+    texts = await in_thread(server, lambda client: [event.text for event in client.stream("hello", max_tokens=2)])
+    assert texts == ["", "100 ", "101 ", ""]
+
+
+async def test_closing_the_iterator_cancels_the_call(server):
+    def read_one(client):
+        with closing(client.stream("hello")) as stream:
+            return next(stream)
+
+    server.service.gate.clear()
+    await in_thread(server, read_one)
+    await asyncio.wait_for(server.service.cancelled.wait(), 5)
+
+
+async def test_descriptions_tokens_and_abort(server):
+    def ask(client):
+        return (
+            client.models()[0].name,
+            client.server().version,
+            client.tokenize("a").token_ids,
+            client.detokenize([4]),
+            client.abort("live"),
+        )
+
+    assert await in_thread(server, ask) == ("fake", "0.1.0", (7, 8, 9), "4", True)
+
+
+async def test_health_is_told(server):
+    assert await in_thread(server, lambda client: client.is_serving())
+
+
+def test_nobody_listening_is_unreachable(dead_target):
+    with Client(dead_target, connect_seconds=0.1) as client, pytest.raises(ServerUnreachable):
+        client.models()
+
+
+def test_importing_the_package_imports_no_grpc():
+    code = "import clients, sys; assert 'grpc' not in sys.modules; clients.Client; assert 'grpc' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

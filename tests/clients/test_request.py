@@ -1,0 +1,69 @@
+import grpc
+import pytest
+
+from clients.conversation import Message, Tool, ToolCall
+from clients.errors import ServingError
+from clients.request import Request, generation_spec
+
+
+def test_absent_fields_stay_absent_and_prompt_ids_are_asked_for():
+    spec = generation_spec(Request("hi"))
+    assert spec.text == "hi"
+    assert not spec.sampling.ListFields() and not spec.stopping.ListFields() and not spec.HasField("n")
+    assert spec.output.prompt_token_ids
+
+
+def test_zero_is_not_absent():
+    spec = generation_spec(Request(token_ids=[1], max_tokens=0, seed=0, temperature=0.0))
+    assert spec.stopping.HasField("max_tokens") and spec.sampling.HasField("seed") and spec.sampling.HasField("temperature")
+
+
+def test_every_parameter_reaches_the_wire():
+    request = Request("hi", stop="end", stop_token_ids=[3], logit_bias={5: -1.0}, top_k=4, logprobs=True, n=2, priority=-1, cache_salt="s")
+    spec = generation_spec(request)
+    assert (list(spec.stopping.stop), list(spec.stopping.stop_token_ids)) == (["end"], [3])
+    assert dict(spec.sampling.logit_bias) == {5: -1.0}
+    assert (spec.sampling.top_k, spec.output.logprobs, spec.n, spec.priority, spec.cache_salt) == (4, True, 2, -1, "s")
+
+
+def test_conversation_with_tools_reaches_the_wire():
+    call = ToolCall("c1", "add", "{}")
+    messages = [{"role": "user", "content": "1+1?"}, Message("assistant", tool_calls=[call]), Message("tool", "2", tool_call_id="c1")]
+    request = Request(messages=messages, tools=[Tool("add")], template_arguments={"enable_thinking": False, "depth": 2, "x": 0.5, "y": "z"})
+    chat = generation_spec(request).chat
+    assert [message.role for message in chat.messages] == ["user", "assistant", "tool"]
+    assert not chat.messages[1].HasField("content") and chat.messages[1].tool_calls[0].name == "add"
+    kinds = {name: value.WhichOneof("kind") for name, value in chat.template_arguments.items()}
+    assert kinds == {"enable_thinking": "bool_value", "depth": "int_value", "x": "double_value", "y": "string_value"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, "exactly one of prompt"),
+        ({"prompt": "a", "token_ids": [1]}, "prompt and token_ids"),
+        ({"prompt": "a", "top_k": -1}, "top_k: -1"),
+        ({"prompt": "a", "seed": 2**64}, "seed: 18446744073709551616"),
+        ({"prompt": "a", "temperature": "hot"}, "temperature: 'hot'"),
+        ({"token_ids": [-1]}, "token_ids"),
+        ({"prompt": "a", "logit_bias": {-1: 0.0}}, "logit_bias"),
+        ({"prompt": "a\ud800"}, "prompt"),
+        ({"messages": [{"role": "user", "contents": "x"}]}, r"messages\[0\]"),
+        ({"messages": ["hi"]}, r"messages\[0\]"),
+        ({"prompt": "a", "regex": "a", "grammar": "b"}, "regex and grammar"),
+    ],
+)
+def test_misfits_name_their_field(fields, named):
+    with pytest.raises(ServingError, match=named) as caught:
+        generation_spec(Request(**fields))
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "grammar", "alternatives"])
+def test_constraints_reach_the_wire(kind):
+    value = ["yes", "no"] if kind == "alternatives" else "x"
+    assert generation_spec(Request("a", **{kind: value})).constraint.WhichOneof("kind") == kind
+
+
+def test_empty_constraint_is_not_dropped():
+    assert generation_spec(Request("a", alternatives=[])).constraint.WhichOneof("kind") == "alternatives"
