@@ -1,0 +1,267 @@
+"""The link to one worker: dials, keeps a session alive over broken streams, and starts over when it is lost."""
+
+import asyncio
+import contextlib
+import enum
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from control_plane.edge.worker_link.frames import PROTOCOL_VERSION, FrameError, describe, heartbeat_frame
+from control_plane.edge.worker_link.session import Surroundings, WorkerSession
+from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.watchdog import Watchdog
+from pypto_serving.worker.v1 import worker_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class LinkPhase(enum.Enum):
+    """Where a link stands."""
+
+    CONNECTING = "connecting"
+    REFUSED = "refused"
+    IN_SESSION = "in_session"
+    RESUMING = "resuming"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What can be seen of a link. Fields of the session are empty or 0 without one."""
+
+    address: str
+    phase: LinkPhase
+    trouble: str  # why there is no session; empty if there is one
+    incarnation: str
+    epoch: int
+    numerics_id: str
+    sent_step_id: int
+    acked_step_id: int
+    silence_seconds: float
+    last_step_bytes: int
+    round_trip_seconds: float  # of the last step answered
+
+
+class WorkerLink:
+    """One task per worker, on the engine's event loop: `run`.
+
+    connecting --Welcome--> in session --stream broke--> resuming --Welcome, resumed--> in session
+        ^                                                   |
+        +--lost: refused, another incarnation, hang, lease--+
+    """
+
+    def __init__(
+        self, address: str, settings: LinkSettings, surroundings: Surroundings, address_in_session: Callable[[str], str | None]
+    ) -> None:
+        self.address = address
+        self.incarnation = ""  # that of the last Welcome or announcement
+        self._settings = settings
+        self._surroundings = surroundings
+        self._address_in_session = address_in_session
+        self._session: WorkerSession | None = None
+        self._stream: FrameStream | None = None
+        self._stuck: tuple[str, int] | None = None  # incarnation and progress of a worker that hung
+        self._trouble = ""
+        self._is_refused = False
+        self._was_in_session = False
+        self._num_failed_dials = 0
+        self._num_unproven_streams = 0
+        self._nudge = asyncio.Event()
+
+    @property
+    def session(self) -> WorkerSession | None:
+        """The session, also while it waits for a new stream."""
+        return self._session
+
+    def state(self) -> LinkState:
+        """Picture of the link."""
+        session = self._session
+        description = session.description if session else None
+        return LinkState(
+            address=self.address,
+            phase=self._phase(),
+            trouble=self._trouble,
+            incarnation=description.incarnation if description else "",
+            epoch=description.epoch if description else 0,
+            numerics_id=description.numerics_id if description else "",
+            sent_step_id=session.sent_step_id if session else 0,
+            acked_step_id=session.acked_step_id if session else 0,
+            silence_seconds=self._surroundings.clock() - session.heard_at if session else 0.0,
+            last_step_bytes=session.last_step_bytes if session else 0,
+            round_trip_seconds=session.round_trip_seconds if session else 0.0,
+        )
+
+    def announced(self, incarnation: str) -> None:
+        """The worker was heard of: cut the pause before the next dial short if it is news."""
+        if self._session is None and incarnation != self.incarnation:
+            self.incarnation = incarnation
+            self._nudge.set()
+
+    async def run(self) -> None:
+        """Keep a session with the worker, until cancelled."""
+        while True:
+            try:
+                stream, welcome = await self._dial()
+            except LinkBroken as error:
+                self._note_failed_dial(error)
+            else:
+                await self._converse(stream, welcome)
+            await self._pause()
+
+    def lose(self, reason: str) -> None:
+        """Give the session up, if there is one."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        self._note(f"lost: {reason}")
+        if session.watchdog.is_stalled:
+            self._stuck = (session.description.incarnation, session.watchdog.progress)
+        session.end(reason)
+
+    def _phase(self) -> LinkPhase:
+        if self._session:
+            return LinkPhase.IN_SESSION if self._stream else LinkPhase.RESUMING
+        return LinkPhase.REFUSED if self._is_refused else LinkPhase.CONNECTING
+
+    async def _dial(self) -> tuple[FrameStream, worker_pb2.Welcome]:
+        self._require_alone(self.incarnation)
+        session = self._session
+        hello = worker_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            control_plane_id=self._settings.control_plane_id,
+            # Only once: two control planes that both take over would do so for ever.
+            takeover=self._settings.takeover and not self._was_in_session,
+            resume_incarnation=session.description.incarnation if session else "",
+            acked_step_id=session.acked_step_id if session else 0,
+            model_fingerprint=self._settings.model_fingerprint,
+        )
+        return await open_stream(self.address, hello, self._settings)
+
+    def _require_alone(self, incarnation: str) -> None:
+        other = self._address_in_session(incarnation)
+        if other is not None and other != self.address:
+            raise LinkBroken(f"the same worker is in session as {other}", is_refusal=True)
+
+    async def _converse(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> None:
+        """Hold the session over one stream, to its end."""
+        opened_at = self._surroundings.clock()
+        acked_step_id = 0
+        try:
+            session = self._settle(stream, welcome)
+            acked_step_id = session.acked_step_id
+            self._stream = stream
+            await _first_to_fail(self._read(stream, session), stream.write(), self._watch(stream, session))
+        except LinkBroken as error:
+            self._note_broken_stream(error, opened_at, acked_step_id)
+        except FrameError as error:
+            self.lose(f"protocol error: {error}")
+            self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
+        finally:
+            self._stream = None
+            if self._session:
+                self._session.detach()
+            await stream.close()
+
+    def _settle(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
+        """Resume the session, or lose it and open another; raises FrameError and LinkBroken."""
+        session = self._session
+        if session and session.can_resume(welcome):
+            logger.info("session resumed", extra={"worker": self.address})
+            session.resume(stream, welcome.last_step_id)
+        else:
+            self.lose("the worker started again" if welcome.incarnation != self.incarnation else "the worker let go of the session")
+            session = self._open_session(stream, welcome)
+        self._num_failed_dials = 0
+        self._trouble = ""
+        self._is_refused = False
+        return session
+
+    def _open_session(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
+        self.incarnation = welcome.incarnation
+        self._require_alone(welcome.incarnation)
+        if welcome.model_fingerprint != self._settings.model_fingerprint:
+            raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._settings.model_fingerprint!r}")
+        description = describe(self.address, welcome)
+        watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds)
+        session = WorkerSession(description, watchdog, self._surroundings)
+        self._session = session
+        self._was_in_session = True
+        stuck_incarnation, stuck_at = self._stuck or ("", None)
+        self._stuck = None
+        fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch}
+        logger.info("session opened", extra=fields)
+        session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
+        return session
+
+    async def _read(self, stream: FrameStream, session: WorkerSession) -> None:
+        while True:
+            session.take(await stream.receive())
+
+    async def _watch(self, stream: FrameStream, session: WorkerSession) -> None:
+        """Beat, and raise LinkBroken when the worker does not move."""
+        clock = self._surroundings.clock
+        description = session.description
+        ticked_at = beat_at = clock()
+        while True:
+            await asyncio.sleep(session.watchdog.tick_seconds)
+            now = clock()
+            verdict = session.watchdog.tick(now - ticked_at, session.has_work)
+            self._surroundings.metrics.worker_silence(self.address, session.watchdog.silence_seconds)
+            if verdict:
+                raise LinkBroken(verdict, is_final=True)
+            if now - beat_at >= description.lease_seconds / 4 and not stream.is_backed_up:
+                stream.send(heartbeat_frame(description.epoch))
+                beat_at = now
+            ticked_at = now
+
+    def _note_broken_stream(self, error: LinkBroken, opened_at: float, acked_step_id: int) -> None:
+        session = self._session
+        if session is None:
+            self._note_failed_dial(error)
+            return
+        lived_seconds = self._surroundings.clock() - opened_at
+        is_proven = session.acked_step_id > acked_step_id or (not session.has_work and lived_seconds >= 1.0)
+        self._num_unproven_streams = 0 if is_proven else self._num_unproven_streams + 1
+        self._is_refused = error.is_refusal
+        self._note(f"stream broke: {error}")
+        if error.is_final or self._num_unproven_streams > self._settings.max_unproven_streams:
+            self.lose(str(error))
+
+    def _note_failed_dial(self, error: LinkBroken) -> None:
+        session = self._session
+        if session:
+            lease_is_over = self._surroundings.clock() - session.heard_at > session.description.lease_seconds
+            if error.is_final or lease_is_over:
+                self.lose(str(error))
+        self._num_failed_dials += 1
+        self._is_refused = error.is_refusal
+        self._note(str(error))
+
+    def _note(self, trouble: str) -> None:
+        """Log a trouble, but not again while it stays the same but for its numbers."""
+        if re.sub(r"\d+", "", trouble) != re.sub(r"\d+", "", self._trouble):
+            logger.warning(trouble, extra={"worker": self.address})
+        self._trouble = trouble
+
+    async def _pause(self) -> None:
+        backoff = self._settings.refused if self._is_refused else self._settings.redial
+        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1))
+        self._nudge.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._nudge.wait()
+
+
+async def _first_to_fail(*coroutines: Coroutine[None, None, None]) -> None:
+    """Run all until one raises; end the others and raise that."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,107 @@
+"""All workers of a control plane: those it was told of and those that announced themselves."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from control_plane.edge.worker_link.link import LinkState, WorkerLink
+from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.stream import split_address
+
+logger = logging.getLogger(__name__)
+
+#: Announcements are taken from anybody who reaches the port.
+_MAX_ANNOUNCED = 1024
+
+
+class TooManyWorkers(Exception):
+    """No more announcements are taken; the message names the limit."""
+
+
+class WorkerRegistry:
+    """Owns the links. Everything is called on the engine's event loop."""
+
+    def __init__(self, settings: LinkSettings, surroundings: Surroundings, announce_lease_seconds: float = 10.0) -> None:
+        self._settings = settings
+        self._surroundings = surroundings
+        self._announce_lease_seconds = announce_lease_seconds
+        self._links: dict[str, WorkerLink] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._forget_timers: dict[str, asyncio.TimerHandle] = {}  # of announced workers
+
+    @property
+    def announce_lease_seconds(self) -> float:
+        """How long an announcement counts."""
+        return self._announce_lease_seconds
+
+    def start(self, addresses: Iterable[str]) -> None:
+        """Dial these workers, for good; raises ValueError for what is not host:port."""
+        for address in dict.fromkeys(addresses):
+            split_address(address)
+            self._add(address)
+
+    async def stop(self) -> None:
+        """End all sessions; the engine is not told."""
+        for timer in self._forget_timers.values():
+            timer.cancel()
+        self._forget_timers.clear()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._links.clear()
+
+    def announce(self, address: str, incarnation: str) -> None:
+        """Take an announcement; raises ValueError for what is not host:port and TooManyWorkers."""
+        split_address(address)
+        if address not in self._links:
+            if len(self._forget_timers) >= _MAX_ANNOUNCED:
+                raise TooManyWorkers(f"{_MAX_ANNOUNCED} workers have announced themselves, which is the limit")
+            logger.info("worker announced", extra={"worker": address, "incarnation": incarnation})
+            self._add(address, incarnation)
+            self._forget_later(address)
+        elif address in self._forget_timers:
+            self._forget_timers[address].cancel()
+            self._forget_later(address)
+        self._links[address].announced(incarnation)
+
+    def states(self) -> list[LinkState]:
+        """Picture of every link."""
+        return [link.state() for link in self._links.values()]
+
+    def _add(self, address: str, incarnation: str = "") -> None:
+        link = WorkerLink(address, self._settings, self._surroundings, self._address_in_session)
+        link.incarnation = incarnation
+        self._links[address] = link
+        self._tasks[address] = asyncio.get_running_loop().create_task(self._supervise(link), name=f"worker link {address}")
+
+    async def _supervise(self, link: WorkerLink) -> None:
+        """Run a link. Whatever a worker makes of it, the others and the next dial must not suffer."""
+        while True:
+            try:
+                await link.run()
+            except Exception as error:
+                logger.exception("the link failed", extra={"worker": link.address})
+                link.lose(f"internal error: {error}")
+                await asyncio.sleep(self._settings.refused.max_seconds)
+
+    def _address_in_session(self, incarnation: str) -> str | None:
+        for link in self._links.values():
+            if link.session and link.session.description.incarnation == incarnation:
+                return link.address
+        return None
+
+    def _forget_later(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._forget_timers[address] = loop.call_later(self._announce_lease_seconds, self._forget, address)
+
+    def _forget(self, address: str) -> None:
+        if self._links[address].session:
+            self._forget_later(address)
+            return
+        logger.info("worker forgotten", extra={"worker": address})
+        self._tasks.pop(address).cancel()
+        del self._links[address], self._forget_timers[address]
+        self._surroundings.metrics.worker_forgotten(address)

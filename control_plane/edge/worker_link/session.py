@@ -1,0 +1,248 @@
+"""A session with one worker: what was sent, what was answered, and what the worker must hold."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_plane.core.step import Step, StepResult, WorkerDescription
+from control_plane.edge.worker_link.frames import FrameError, reset_frame, step_frame
+from control_plane.edge.worker_link.metrics_port import LinkMetrics
+from control_plane.edge.worker_link.mirror import LaneMirror
+from control_plane.edge.worker_link.results import sampled_columns, step_result
+from control_plane.edge.worker_link.watchdog import Watchdog
+from control_plane.engine.ports import WorkerEvents
+from pypto_serving.worker.v1 import worker_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class FrameSink(Protocol):
+    """Where frames go."""
+
+    def send(self, frame: worker_pb2.ExecuteRequest) -> None:
+        """Take a frame without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Whom a session tells what happens, and where it reads the time."""
+
+    events: WorkerEvents
+    metrics: LinkMetrics
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _SentStep:
+    step_id: int
+    frame: worker_pb2.ExecuteRequest
+    submitted_at: float
+
+
+class WorkerSession:
+    """The engine's `Worker`. It outlives the stream it runs on; all of it belongs to the engine's event loop.
+
+    joined -- submit --> sent -- result --> acknowledged
+      |                    |
+      |                    +-- mismatch, gap, step error --> muted -- reset --> resetting -- ResetDone --> joined
+      +-- end --> over (whatever the engine still submits is ignored)
+    """
+
+    def __init__(self, description: WorkerDescription, watchdog: Watchdog, surroundings: Surroundings) -> None:
+        self._description = description
+        self._watchdog = watchdog
+        self._events = surroundings.events
+        self._metrics = surroundings.metrics
+        self._clock = surroundings.clock
+        self._mirror = LaneMirror(description.max_lanes, len(description.cache_groups))
+        self._sink: FrameSink | None = None
+        self._sent: deque[_SentStep] = deque()
+        self._sent_step_id = 0
+        self._acked_step_id = 0
+        self._stuck_at: int | None = None
+        self._is_joined = False
+        self._is_draining = False
+        self._is_muted = False  # nothing that the worker says about steps counts until it was reset
+        self._is_resetting = False
+        self._is_over = False
+        self.heard_at = surroundings.clock()
+        self.last_step_bytes = 0
+        self.round_trip_seconds = 0.0
+
+    @property
+    def description(self) -> WorkerDescription:
+        """What the handshake said."""
+        return self._description
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the engine knows the session."""
+        return self._is_joined
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the worker owes an answer."""
+        return bool(self._sent) or self._is_resetting
+
+    @property
+    def sent_step_id(self) -> int:
+        """Highest step submitted."""
+        return self._sent_step_id
+
+    @property
+    def acked_step_id(self) -> int:
+        """Highest step whose result was received."""
+        return self._acked_step_id
+
+    @property
+    def watchdog(self) -> Watchdog:
+        """Whether the worker still moves."""
+        return self._watchdog
+
+    def submit(self, step: Step) -> None:
+        """Send a step; its result arrives at `WorkerEvents.step_done`."""
+        if self._is_over:
+            return
+        assert not self._is_resetting, "a worker that is being reset takes no steps"
+        assert step.step_id > self._sent_step_id, f"step {step.step_id} after step {self._sent_step_id}"
+        frame = step_frame(step, self._description.epoch)
+        self._sent.append(_SentStep(step.step_id, frame, self._clock()))
+        self._sent_step_id = step.step_id
+        self._send(frame)
+        self.last_step_bytes = frame.ByteSize()
+        self._metrics.step_sent(self._description.address, self.last_step_bytes)
+
+    def reset(self) -> None:
+        """Make the worker forget everything; answered by `WorkerEvents.reset_done`."""
+        if self._is_over or self._is_resetting:
+            return
+        self._sent.clear()
+        self._mirror.clear()
+        self._is_muted = self._is_resetting = True
+        self._metrics.worker_reset(self._description.address)
+        self._send(reset_frame(self._description.epoch))
+
+    def open(self, sink: FrameSink, stuck_at: int | None = None) -> None:
+        """Begin on a new stream. The engine is told at once or, when the worker hung at progress `stuck_at`, as soon as it moves."""
+        self._sink = sink
+        self._stuck_at = stuck_at
+        if stuck_at is None:
+            self._join()
+
+    def can_resume(self, welcome: worker_pb2.Welcome) -> bool:
+        """Whether the session goes on after this Welcome."""
+        same_session = (welcome.incarnation, welcome.epoch) == (self._description.incarnation, self._description.epoch)
+        return welcome.resumed and same_session and self._acked_step_id <= welcome.last_step_id <= self._sent_step_id
+
+    def resume(self, sink: FrameSink, last_step_id: int) -> None:
+        """Go on over a new stream: send again what the worker has not taken in."""
+        self._sink = sink
+        self._hear()
+        if self._is_resetting:
+            sink.send(reset_frame(self._description.epoch))
+        for sent in self._sent:
+            if sent.step_id > last_step_id:
+                sink.send(sent.frame)
+        self._metrics.session_resumed(self._description.address)
+
+    def detach(self) -> None:
+        """The stream is gone; what is submitted now waits for the next one."""
+        self._sink = None
+
+    def end(self, reason: str) -> None:
+        """Finish the session for good."""
+        self._is_over = True
+        self._sink = None
+        self._sent.clear()
+        if self._is_joined:
+            self._metrics.worker_disconnected(self._description.address)
+            self._events.worker_lost(self, reason)
+
+    def take(self, frame: worker_pb2.ExecuteResponse) -> None:
+        """Take a frame from the worker; raises FrameError for one that has no place in a session."""
+        if frame.epoch != self._description.epoch:
+            logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
+            return
+        self._hear()
+        kind = frame.WhichOneof("frame")
+        if kind == "result":
+            self._take_result(frame.result)
+        elif kind == "progress":
+            self._take_progress(frame.progress)
+        elif kind == "reset_done":
+            self._take_reset_done(frame.reset_done)
+        else:
+            raise FrameError(f"unexpected frame: {kind}")
+
+    @property
+    def _log_fields(self) -> dict[str, str]:
+        return {"worker": self._description.address}
+
+    def _send(self, frame: worker_pb2.ExecuteRequest) -> None:
+        if self._sink is not None:
+            self._sink.send(frame)
+
+    def _hear(self) -> None:
+        self.heard_at = self._clock()
+        self._watchdog.heard()
+
+    def _join(self) -> None:
+        self._is_joined = True
+        self._metrics.worker_connected(self._description.address, self._description.epoch)
+        self._events.worker_joined(self)
+
+    def _take_result(self, message: worker_pb2.StepResult) -> None:
+        if self._is_muted:
+            return
+        if message.step_id <= self._acked_step_id:
+            logger.warning("dropped another result of step %d", message.step_id, extra=self._log_fields)
+            return
+        if not self._sent or self._sent[0].step_id != message.step_id:
+            self._diverge(message.step_id, "not the result that is due")
+            return
+        sent = self._sent.popleft()
+        try:
+            result = self._read(sent, message)
+        except FrameError as error:
+            self._diverge(message.step_id, str(error))
+            return
+        self._acked_step_id = message.step_id
+        self._watchdog.answered()
+        self.round_trip_seconds = self.heard_at - sent.submitted_at
+        self._metrics.step_answered(self._description.address, self.round_trip_seconds)
+        self._events.step_done(self, result)
+
+    def _read(self, sent: _SentStep, message: worker_pb2.StepResult) -> StepResult:
+        self._mirror.apply(sent.frame.step)
+        sampled = sampled_columns(message, self._description.max_lanes, self._description.vocab_size)
+        self._mirror.take(sampled)
+        result = step_result(message, sampled, self._mirror.prompts)
+        if message.error:
+            self._is_muted = True
+        elif message.digest != self._mirror.digest:
+            raise FrameError("the digests differ")
+        return result
+
+    def _diverge(self, step_id: int, reason: str) -> None:
+        logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
+        self._is_muted = True
+        self._metrics.digest_mismatched(self._description.address)
+        self._events.digest_mismatch(self, step_id)
+
+    def _take_progress(self, progress: worker_pb2.Progress) -> None:
+        self._watchdog.progressed(progress.progress, progress.slowest_unit_us)
+        if not self._is_joined and progress.progress != self._stuck_at:
+            self._join()
+        if progress.draining and self._is_joined and not self._is_draining:
+            self._is_draining = True
+            self._events.worker_draining(self)
+
+    def _take_reset_done(self, message: worker_pb2.ResetDone) -> None:
+        if not self._is_resetting:
+            return
+        self._is_muted = self._is_resetting = False
+        self._acked_step_id = max(self._acked_step_id, min(message.last_step_id, self._sent_step_id))
+        self._watchdog.answered()
+        self._events.reset_done(self)

@@ -1,0 +1,136 @@
+"""One Execute call to a worker: from the dial to the end of the stream."""
+
+import asyncio
+import contextlib
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+
+from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
+from control_plane.edge.worker_link.frames import FrameError
+from control_plane.edge.worker_link.settings import LinkSettings
+from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
+
+#: The worker understood us and does not want to go on like this; the same again would end the same way.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    }
+)
+
+
+class LinkBroken(Exception):
+    """A stream did not come about, or ended; the message says why.
+
+    `is_refusal`: the worker is there and refuses. `is_final`: an earlier session can not go on.
+    """
+
+    def __init__(self, reason: str, is_refusal: bool = False, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_refusal = is_refusal
+        self.is_final = is_final or is_refusal
+
+
+class FrameStream:
+    """An open stream of frames. `send` never waits: a writer task drains what it leaves."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._call: grpc.aio.StreamStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]
+        self._call = worker_pb2_grpc.WorkerServiceStub(channel).Execute(None)
+        self._outbox: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether frames wait for the writer."""
+        return not self._outbox.empty()
+
+    def send(self, frame: worker_pb2.ExecuteRequest) -> None:
+        """Leave a frame for the writer."""
+        self._outbox.put_nowait(frame)
+
+    async def write(self) -> None:
+        """Write what is sent, until the stream ends; how it ended is for `receive` to say."""
+        try:
+            while True:
+                await self._call.write(await self._outbox.get())
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+
+    async def receive(self) -> worker_pb2.ExecuteResponse:
+        """Wait for the next frame; raises LinkBroken when the stream ends and FrameError for what is no frame."""
+        try:
+            frame = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            _raise_broken(error)
+        if frame is None:  # gRPC could not parse it
+            raise FrameError("not a frame of the protocol")
+        if not isinstance(frame, worker_pb2.ExecuteResponse):
+            raise LinkBroken("the worker ended the stream")
+        return frame
+
+    async def greet(self, hello: worker_pb2.Hello) -> worker_pb2.Welcome:
+        """Send Hello and wait for Welcome; raises as `receive` does."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the read says why
+            await self._call.write(worker_pb2.ExecuteRequest(hello=hello))
+        frame = await self.receive()
+        if not frame.HasField("welcome"):
+            raise FrameError(f"the first frame is {frame.WhichOneof('frame')}, must be welcome")
+        return frame.welcome
+
+    async def close(self) -> None:
+        """End the stream and the connection."""
+        self._call.cancel()
+        await self._channel.close(grace=None)
+
+
+async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSettings) -> tuple[FrameStream, worker_pb2.Welcome]:
+    """Dial a worker and shake hands; raises LinkBroken."""
+    await _knock(address, settings.connect_seconds)
+    stream = FrameStream(grpc.aio.insecure_channel(address, options=WORKER_CHANNEL))
+    try:
+        async with asyncio.timeout(settings.handshake_seconds):
+            return stream, await stream.greet(hello)
+    except TimeoutError:
+        await stream.close()
+        raise LinkBroken(f"no welcome within {settings.handshake_seconds:g} s") from None
+    except FrameError as error:
+        await stream.close()
+        raise LinkBroken(f"broken handshake: {error}", is_refusal=True) from error
+    except BaseException:
+        await stream.close()
+        raise
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split host:port; raises ValueError naming the address."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"worker address {address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def _knock(address: str, timeout_seconds: float) -> None:
+    """Tell a dead process from an unreachable one, which gRPC does not: a refused connection means that nobody is there."""
+    host, port = split_address(address)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        raise LinkBroken("connection refused", is_final=True) from None
+    except TimeoutError:
+        raise LinkBroken(f"no connection within {timeout_seconds:g} s") from None
+    except OSError as error:
+        raise LinkBroken(f"can not connect: {error.strerror or error}") from None
+    writer.close()
+
+
+def _raise_broken(error: grpc.aio.AioRpcError) -> NoReturn:
+    reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
+    raise LinkBroken(reason, is_refusal=error.code() in _REFUSALS) from None

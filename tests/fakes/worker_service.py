@@ -1,0 +1,291 @@
+"""A worker without a model: speaks the worker protocol in this process, with faults on demand.
+
+worker = FakeWorker(FakeWorkerOptions(vocab_size=100), faults={3: Fault.HANG})
+await worker.start()          # worker.address
+await worker.kill()           # as kill -9: connections break, the port refuses
+await worker.start()          # the same port, another incarnation, nothing held
+worker.release()              # ends Fault.HANG and Fault.FREEZE
+await worker.stop()
+"""
+
+import asyncio
+import contextlib
+import enum
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from pypto_serving.wire.columns import pack_ids
+from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
+
+from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
+
+
+class Fault(enum.Enum):
+    """What goes wrong when a step is run, once."""
+
+    CRASH = "the process dies before it answers"
+    HANG = "the device stops, the process goes on beating, until release()"
+    FREEZE = "nothing comes from the process any more, until release()"
+    LATE = "the result comes after several beats"
+    DUPLICATE = "the result comes twice"
+    SKIP = "the result never comes, the next one does"
+    GARBAGE = "the columns of the result do not fit each other"
+    WRONG_TOKEN = "the result names another token than the one kept"
+    WRONG_DIGEST = "the digest is wrong"
+    STEP_ERROR = "the step fails as a whole"
+    LANE_ERROR = "the result complains about its first lane"
+    NO_FRAME = "an empty frame comes instead of the result"
+    STALE_EPOCH = "a result of an earlier epoch comes before the right one"
+    END_OF_STREAM = "the stream ends, the process lives on"
+
+
+@dataclass(frozen=True)
+class FakeWorkerOptions:
+    """What the worker says of itself, and how fast it is."""
+
+    vocab_size: int = 1000
+    max_model_len: int = 512
+    max_lanes: int = 8
+    max_step_tokens: int = 64
+    max_steps_in_flight: int = 2
+    lease_ms: int = 10_000
+    num_partitions: int = 1
+    page_tokens: int = 4
+    num_pages: int = 64
+    num_groups: int = 1
+    model_fingerprint: str = "model"
+    numerics_id: str = "fake"
+    step_seconds: float = 0.0
+    beat_seconds: float = 0.02
+    next_token: TokenFunction = count_up
+
+
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """See the module. `received` counts frames by kind; `holder` is the control plane in charge; `num_streams` counts handshakes."""
+
+    def __init__(self, options: FakeWorkerOptions | None = None, faults: Mapping[int, Fault] | None = None) -> None:
+        self.options = options or FakeWorkerOptions()
+        self.faults = dict(faults or {})  # by step id
+        self.holder = ""
+        self.is_held = False  # refuses every other control plane
+        self.is_resumable = True
+        self.is_draining = False
+        self.num_streams = 0
+        self.hellos: list[worker_pb2.Hello] = []
+        self.steps: list[worker_pb2.Step] = []
+        self.num_heartbeats = 0
+        self._incarnations = itertools.count(1)
+        self._epoch = 0
+        self._port = 0
+        self._device: asyncio.Task[None] | None = None
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port; valid once started."""
+        return f"127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """Start as a new incarnation, on the port of the last one."""
+        self.incarnation = f"incarnation-{next(self._incarnations)}"
+        self._lanes = FakeLanes(
+            self.options.max_lanes, [self.options.page_tokens] * self.options.num_groups, self.options.vocab_size, self.options.next_token
+        )
+        self._resume = asyncio.Event()
+        self._is_frozen = False
+        self._is_hanging = False
+        self._progress = 0
+        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[worker_pb2.Step | worker_pb2.Reset] = asyncio.Queue()
+        self._unacknowledged: list[worker_pb2.StepResult] = []
+        self._last_step_id = 0
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        await self._server.start()
+        self._device = asyncio.create_task(self._run_device())
+
+    async def stop(self) -> None:
+        """Stop for good."""
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Die without a word."""
+        if self._device is not None:
+            self._device.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._device
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(grace=None)
+
+    def release(self) -> None:
+        """Let a worker that hangs or froze go on."""
+        self._is_frozen = False
+        self._resume.set()
+
+    async def Execute(
+        self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        """One session."""
+        hello = (await anext(request_iterator)).hello
+        self.hellos.append(hello)
+        await self._refuse_strangers(hello, context)
+        self.num_streams += 1
+        yield self._welcome(hello)
+        outbox = self._outbox
+        reader = asyncio.create_task(self._read(request_iterator))
+        beats = asyncio.create_task(self._beat())
+        try:
+            while (frame := await outbox.get()) is not None:
+                if not self._is_frozen:
+                    yield frame
+        finally:
+            reader.cancel()
+            beats.cancel()
+
+    async def _refuse_strangers(self, hello: worker_pb2.Hello, context: grpc.aio.ServicerContext) -> None:
+        if hello.model_fingerprint != self.options.model_fingerprint:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker serves model {self.options.model_fingerprint}")
+        if self.is_held and hello.control_plane_id != self.holder and not hello.takeover:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"held by {self.holder} for another {self.num_streams + 3} s")
+
+    def _welcome(self, hello: worker_pb2.Hello) -> worker_pb2.ExecuteResponse:
+        if hello.control_plane_id != self.holder:
+            self.holder = hello.control_plane_id
+            self._epoch += 1
+        self._outbox = asyncio.Queue()
+        is_resumed = self.is_resumable and hello.resume_incarnation == self.incarnation
+        if is_resumed:
+            for result in self._unacknowledged:
+                if result.step_id > hello.acked_step_id:
+                    self._send(result=result)
+        else:
+            self._forget()
+            self._last_step_id = 0
+        options = self.options
+        return self._frame(
+            welcome=worker_pb2.Welcome(
+                epoch=self._epoch,
+                incarnation=self.incarnation,
+                resumed=is_resumed,
+                last_step_id=self._last_step_id,
+                model_fingerprint=options.model_fingerprint,
+                numerics_id=options.numerics_id,
+                limits=worker_pb2.WorkerLimits(
+                    vocab_size=options.vocab_size,
+                    max_model_len=options.max_model_len,
+                    max_lanes=options.max_lanes,
+                    max_step_tokens=options.max_step_tokens,
+                    max_steps_in_flight=options.max_steps_in_flight,
+                    lease_ms=options.lease_ms,
+                    num_partitions=options.num_partitions,
+                ),
+                cache_groups=[
+                    worker_pb2.CacheGroup(
+                        name=f"group {number}",
+                        num_layers=2,
+                        page_tokens=options.page_tokens,
+                        rows_per_page=options.page_tokens,
+                        row_bytes=8,
+                        num_pages=options.num_pages,
+                    )
+                    for number in range(options.num_groups)
+                ],
+            )
+        )
+
+    def _forget(self) -> None:
+        self._queue = asyncio.Queue()
+        self._unacknowledged.clear()
+        self._lanes.clear()
+        if self._device is not None and not self._is_hanging:
+            self._device.cancel()
+            self._device = asyncio.create_task(self._run_device())
+
+    async def _read(self, frames: AsyncIterator[worker_pb2.ExecuteRequest]) -> None:
+        async for frame in frames:
+            if frame.epoch != self._epoch:
+                continue
+            kind = frame.WhichOneof("frame")
+            if kind == "step":
+                self.steps.append(frame.step)
+                self._last_step_id = frame.step.step_id
+                self._unacknowledged = [result for result in self._unacknowledged if result.step_id > frame.step.acked_step_id]
+                self._queue.put_nowait(frame.step)
+            elif kind == "reset":
+                self._forget()
+                self._send(reset_done=worker_pb2.ResetDone(last_step_id=self._last_step_id))
+            else:
+                self.num_heartbeats += 1
+
+    async def _beat(self) -> None:
+        while True:
+            busy = self._is_hanging or not self._queue.empty()
+            progress = worker_pb2.Progress(progress=self._progress, busy=busy, slowest_unit_us=1000, draining=self.is_draining)
+            self._send(progress=progress)
+            await asyncio.sleep(self.options.beat_seconds)
+
+    async def _run_device(self) -> None:
+        while True:
+            queue = self._queue
+            step = await queue.get()
+            fault = self.faults.pop(step.step_id, None)
+            if self.options.step_seconds:
+                await asyncio.sleep(self.options.step_seconds)
+            if fault is not None:
+                await self._before_running(fault)
+            if queue is not self._queue:
+                continue  # it was reset while it hung
+            self._progress += 1
+            result = self._lanes.run(step)
+            self._unacknowledged.append(result)
+            if not (fault and self._answer_badly(fault, result)):
+                self._send(result=result)
+
+    async def _before_running(self, fault: Fault) -> None:
+        if fault is Fault.CRASH:
+            asyncio.create_task(self.kill())  # noqa: RUF006  # it ends this very task
+            await asyncio.Event().wait()
+        elif fault in (Fault.HANG, Fault.FREEZE):
+            self._is_frozen = fault is Fault.FREEZE
+            self._is_hanging = True
+            self._resume.clear()
+            await self._resume.wait()
+            self._is_hanging = False
+        elif fault is Fault.LATE:
+            await asyncio.sleep(5 * self.options.beat_seconds)
+        elif fault is Fault.END_OF_STREAM:
+            self._outbox.put_nowait(None)
+
+    def _answer_badly(self, fault: Fault, result: worker_pb2.StepResult) -> bool:
+        """Do what the fault wants; returns whether the right answer is withheld."""
+        if fault is Fault.DUPLICATE:
+            self._send(result=result)
+        elif fault is Fault.NO_FRAME:
+            self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch))
+            return True
+        elif fault is Fault.STALE_EPOCH:
+            stale = worker_pb2.StepResult(step_id=result.step_id, error="of another life")
+            self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch + 1, result=stale))
+        elif fault is Fault.GARBAGE:
+            result.lanes += b"\x01"
+        elif fault is Fault.WRONG_TOKEN:
+            result.token_ids = pack_ids([1] * (len(result.token_ids) // 4))
+        elif fault is Fault.WRONG_DIGEST:
+            result.digest ^= 1
+        elif fault is Fault.STEP_ERROR:
+            result.error = "out of memory"
+        elif fault is Fault.LANE_ERROR:
+            number, lane = next(iter(self._lanes.live.items()))
+            result.lane_errors.add(lane=number, generation=lane.admission.generation, message="not a number")
+        return fault is Fault.SKIP
+
+    def _frame(self, **frame: object) -> worker_pb2.ExecuteResponse:
+        return worker_pb2.ExecuteResponse(epoch=self._epoch, **frame)
+
+    def _send(self, **frame: object) -> None:
+        self._outbox.put_nowait(self._frame(**frame))
