@@ -1,0 +1,1 @@
+"""Conversions of checkpoints, and what `make demo` runs."""
