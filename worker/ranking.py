@@ -1,0 +1,44 @@
+"""The largest values of each row in one defined order, without sorting whole vocabularies."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Candidates of each row: falling values, equal ones by rising token id."""
+
+    values: Tensor  # [rows, candidates]
+    token_ids: Tensor  # [rows, candidates] int64
+    complete: bool  # every token of the row is a candidate
+
+    def settles(self, last_values: Tensor) -> Tensor:
+        """For each row, whether every token down to `last_values` [rows, 1] is a candidate: [rows] bool."""
+        if self.complete:
+            return torch.ones(len(self.values), dtype=torch.bool, device=self.values.device)
+        return (self.values[:, -1:] < last_values).squeeze(-1)
+
+
+def rank(values: Tensor, num_candidates: int) -> Ranking:
+    """The largest `num_candidates` of each row of `values` [rows, vocab]; which of the tokens equal to the last one are in is open."""
+    if num_candidates >= values.shape[-1]:
+        ordered, token_ids = values.sort(dim=-1, descending=True, stable=True)
+        return Ranking(ordered, token_ids, complete=True)
+    token_ids = values.topk(num_candidates, dim=-1, sorted=False).indices.sort(dim=-1).values
+    ordered, order = values.gather(-1, token_ids).sort(dim=-1, descending=True, stable=True)
+    return Ranking(ordered, token_ids.gather(-1, order), complete=False)
+
+
+def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Values and token ids [rows, count] of the largest `count` of each row, best first, equal ones by rising token id."""
+    if not count:
+        return values[:, :0], torch.empty((len(values), 0), dtype=torch.int64, device=values.device)
+    ranking = rank(values, max(64, 2 * count))
+    top_values, token_ids = ranking.values[:, :count], ranking.token_ids[:, :count]
+    open_rows = (~ranking.settles(top_values[:, -1:])).nonzero().squeeze(-1)
+    if len(open_rows):
+        full = rank(values[open_rows], values.shape[-1])
+        top_values[open_rows], token_ids[open_rows] = full.values[:, :count], full.token_ids[:, :count]
+    return top_values, token_ids

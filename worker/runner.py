@@ -1,0 +1,97 @@
+"""Executes steps: one forward over the lanes that run, then one token for each lane that samples."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pypto_serving.wire.columns import Ids
+from worker.batch import Batch, BatchBuilder
+from worker.kv_cache import KVCache
+from worker.lanes import LaneTable
+from worker.limits import RunnerLimits
+from worker.logprobs import PromptRows, report_prompt, report_tokens
+from worker.sampler import SampledTokens, sample
+from worker.sampling_rows import SamplingRows
+from worker.step import LaneError, StepInput, StepOutput
+from worker.step_rules import Ints
+from worker.warm_up import check_warm_up, warm_up_steps
+
+_NOTHING_TO_DRAW = "no token can be drawn at index {}: all are excluded by bias, mask or minimum length, or the logits are not finite"
+
+_NO_IDS: Ids = np.empty(0, dtype=np.uint32)
+
+
+class ForwardModel(Protocol):
+    """What a runner needs of a model."""
+
+    @property
+    def row_tile(self) -> int:
+        """Numbers of rows have to be a multiple of this."""
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values to the cache; returns float32 logits [len(batch.logit_rows), vocab]."""
+
+
+class ModelRunner:
+    """The model, its cache and the lanes. Everything here runs on the one thread that owns the device."""
+
+    def __init__(self, model: ForwardModel, cache: KVCache, limits: RunnerLimits) -> None:
+        self._model = model
+        self._cache = cache
+        self._limits = limits
+        self._lanes = LaneTable(limits, cache.groups)
+        self._batches = BatchBuilder(model.row_tile, cache.scratch_slots, cache.keys[0].device)
+
+    @property
+    def num_live_lanes(self) -> int:
+        """Lanes that hold a sequence."""
+        return self._lanes.num_live
+
+    @torch.inference_mode()
+    def execute(self, step: StepInput) -> StepOutput:
+        """Apply `step`, compute and sample.
+
+        Raises InvalidStep before any effect when the step breaks a rule. After any other exception only `reset` may follow.
+        """
+        run = self._lanes.apply(step)
+        if not len(run.lanes):
+            return StepOutput(step.step_id, _NO_IDS, _NO_IDS, _NO_IDS, self._lanes.digest)
+        prompt = PromptRows.of(run, self._lanes)
+        batch = self._batches.build(run, self._lanes, prompt.rows)
+        logits = self._model.forward(batch, self._cache)[: batch.num_logit_rows]
+        self._lanes.advance(run)
+        lanes = run.lanes[run.samples]
+        rows = self._lanes.sampling_rows(lanes, step.masks)
+        sampled = sample(logits[: len(lanes)], rows)
+        self._lanes.append(lanes[~sampled.failed], sampled.token_ids[~sampled.failed])
+        self._lanes.end(lanes[sampled.failed])
+        return StepOutput(
+            step_id=step.step_id,
+            lanes=lanes[~sampled.failed].astype(np.uint32),
+            generations=self._lanes.generations[lanes[~sampled.failed]].astype(np.uint32),
+            token_ids=sampled.token_ids[~sampled.failed].astype(np.uint32),
+            digest=self._lanes.digest,
+            logprobs=report_tokens(logits[: len(lanes)], lanes, sampled, rows.columns),
+            prompt_logprobs=report_prompt(logits[len(lanes) :], prompt, run, self._lanes),
+            lane_errors=self._lane_errors(lanes, sampled, rows),
+        )
+
+    def _lane_errors(self, lanes: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
+        failed = zip(lanes[sampled.failed].tolist(), rows.indices[sampled.failed].tolist(), strict=True)
+        return [LaneError(lane, int(self._lanes.generations[lane]), _NOTHING_TO_DRAW.format(index)) for lane, index in failed]
+
+    def reset(self) -> None:
+        """Forget all lanes. The cache is left as it is: nothing points into it any more."""
+        self._lanes.clear()
+
+    def warm_up(self) -> None:
+        """Run a prefill, a decode and the sampler once, so that the first request finds everything loaded. For a runner without lanes.
+
+        Raises RuntimeError when the model does not produce a token.
+        """
+        for step in warm_up_steps(self._limits, self._cache.groups):
+            check_warm_up(self.execute(step))
+        self.reset()

@@ -1,0 +1,61 @@
+"""The steps that a runner executes before it serves."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pypto_serving.wire.columns import Ids
+from worker.limits import RunnerLimits
+from worker.step import CacheGroup, LaneAdmission, LaneSampling, StepInput, StepOutput
+
+_MAX_LANES = 8
+_SAMPLING = (
+    LaneSampling(),
+    LaneSampling(
+        temperature=1.0, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=True, top_logprobs=5
+    ),
+    LaneSampling(temperature=1.0),
+)
+
+
+def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup]) -> Sequence[StepInput]:
+    """One step that prefills a long prompt beside short ones, and one that decodes."""
+    num_lanes = min(_MAX_LANES, limits.max_lanes, limits.max_step_tokens, *(group.num_pages for group in groups))
+    # All but the first lane get one page. The second step computes one token more than the prompt.
+    room = min((group.num_pages - num_lanes + 1) * group.page_tokens for group in groups)
+    longest = max(1, min(limits.max_step_tokens - num_lanes + 1, limits.max_model_len - 1, room - 1))
+    pages_of_first = [-(-min(longest + 1, limits.max_model_len) // group.page_tokens) for group in groups]
+    lanes = np.arange(num_lanes, dtype=np.uint32)
+    lengths = np.where(lanes == 0, longest, 1).astype(np.uint32)
+    admissions = [
+        _admission(limits, lane, int(lengths[lane]), [_pages(lane, pages) for pages in pages_of_first]) for lane in lanes.tolist()
+    ]
+    return StepInput(1, admissions=admissions, chunk_lanes=lanes, chunk_tokens=lengths), StepInput(2)
+
+
+def check_warm_up(output: StepOutput) -> None:
+    """Raise RuntimeError when a step of the warm-up did not produce its tokens."""
+    if output.lane_errors:
+        raise RuntimeError(f"the model produces no token in the warm-up: {output.lane_errors[0].message}")
+
+
+def _pages(lane: int, pages_of_first: int) -> Ids:
+    """The pages of `lane`: those of the first come first."""
+    first, count = (0, pages_of_first) if lane == 0 else (pages_of_first + lane - 1, 1)
+    return np.arange(first, first + count, dtype=np.uint32)
+
+
+def _admission(limits: RunnerLimits, lane: int, num_tokens: int, page_tables: Sequence[Ids]) -> LaneAdmission:
+    return LaneAdmission(
+        lane=lane,
+        generation=0,
+        token_ids=np.arange(num_tokens, dtype=np.uint32) % np.uint32(limits.vocab_size),
+        num_prompt_tokens=num_tokens,
+        num_computed_tokens=0,
+        final_length=min(num_tokens + 2, limits.max_model_len),
+        min_length=0,
+        end_token_ids=np.empty(0, dtype=np.uint32),
+        page_tables=page_tables,
+        partition=0,
+        sampling=_SAMPLING[lane % len(_SAMPLING)],
+    )
