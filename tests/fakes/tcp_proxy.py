@@ -25,7 +25,7 @@ class TcpProxy:
     @property
     def address(self) -> str:
         """host:port to dial."""
-        return "127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def hold(self) -> None:
         """Let no more bytes through."""

@@ -96,7 +96,7 @@ class FakeLanes:
         tokens = _ids(admission.token_ids)
         tables = [_ids(table.page_ids) for table in admission.page_tables]
         _require(len(tables) == len(self._page_tokens), f"lane {number} has {len(tables)} page tables")
-        lane = Lane(admission, tokens, admission.num_computed_tokens, tables, is_ended=len(tokens) > admission.final_length)
+        lane = Lane(admission, tokens, admission.num_computed_tokens, tables)
         lane.extend_hashes()
         self.live[number] = lane
         pages = [unpack_ids(table.page_ids, "page_ids") for table in admission.page_tables]

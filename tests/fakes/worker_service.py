@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
+from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
+
 from pypto_serving.wire.columns import pack_ids
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
-
-from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
 
 
 class Fault(enum.Enum):
@@ -64,13 +64,14 @@ class FakeWorkerOptions:
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """See the module. `received` counts frames by kind; `holder` is the control plane in charge; `num_streams` counts handshakes."""
+    """See the module. `holder` is the control plane in charge; `hellos` and `steps` are what was received."""
 
     def __init__(self, options: FakeWorkerOptions | None = None, faults: Mapping[int, Fault] | None = None) -> None:
         self.options = options or FakeWorkerOptions()
         self.faults = dict(faults or {})  # by step id
         self.holder = ""
         self.is_held = False  # refuses every other control plane
+        self.is_lenient = False  # takes a control plane of any model
         self.is_resumable = True
         self.is_draining = False
         self.num_streams = 0
@@ -99,7 +100,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._is_hanging = False
         self._progress = 0
         self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
-        self._queue: asyncio.Queue[worker_pb2.Step | worker_pb2.Reset] = asyncio.Queue()
+        self._queue: asyncio.Queue[worker_pb2.Step] = asyncio.Queue()
         self._unacknowledged: list[worker_pb2.StepResult] = []
         self._last_step_id = 0
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -125,6 +126,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     def release(self) -> None:
         """Let a worker that hangs or froze go on."""
         self._is_frozen = False
+        self._progress += 1
         self._resume.set()
 
     async def Execute(
@@ -148,7 +150,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             beats.cancel()
 
     async def _refuse_strangers(self, hello: worker_pb2.Hello, context: grpc.aio.ServicerContext) -> None:
-        if hello.model_fingerprint != self.options.model_fingerprint:
+        if hello.model_fingerprint != self.options.model_fingerprint and not self.is_lenient:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker serves model {self.options.model_fingerprint}")
         if self.is_held and hello.control_plane_id != self.holder and not hello.takeover:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"held by {self.holder} for another {self.num_streams + 3} s")

@@ -1,0 +1,81 @@
+"""Encoding of steps and reading of handshakes."""
+
+import pytest
+from fakes.steps import admission
+
+from control_plane.core.sampling import SamplingParams
+from control_plane.core.step import LaneChunk, PageGrowth, PageTrim, Step
+from control_plane.edge.worker_link.frames import FrameError, describe, step_frame
+from pypto_serving.wire.columns import NO_PAGE, unpack_floats, unpack_ids
+from pypto_serving.worker.v1 import worker_pb2
+
+
+def _ids(column: bytes) -> list[int]:
+    return unpack_ids(column, "column").tolist()
+
+
+def test_changes_become_columns():
+    step = Step(
+        step_id=7,
+        acked_step_id=5,
+        released_lanes=[3, 1],
+        trims=[PageTrim(2, 1, 4)],
+        growths=[PageGrowth(0, 0, 17), PageGrowth(2, 1, 18)],
+        chunks=[LaneChunk(4, 32), LaneChunk(5, 0)],
+    )
+    frame = step_frame(step, epoch=9)
+    message = frame.step
+    assert (frame.epoch, message.step_id, message.acked_step_id) == (9, 7, 5)
+    assert _ids(message.released_lanes) == [3, 1]
+    assert [_ids(column) for column in (message.trimmed_lanes, message.trimmed_groups, message.trimmed_entries)] == [[2], [1], [4]]
+    assert [_ids(column) for column in (message.grown_lanes, message.grown_groups, message.grown_pages)] == [[0, 2], [0, 1], [17, 18]]
+    assert [_ids(column) for column in (message.chunk_lanes, message.chunk_tokens)] == [[4, 5], [32, 0]]
+
+
+def test_pure_decode_step_is_tiny():
+    assert step_frame(Step(step_id=1000, acked_step_id=999), epoch=1).ByteSize() < 16
+
+
+def test_admission_carries_everything():
+    sampling = SamplingParams(temperature=0.5, seed=2**64 - 1, logit_bias=((7, -1.5),), prompt_logprobs=0)
+    given = admission(tokens=[1, 2], pages=[-1, 4], end_token_ids=[9], min_length=3, partition=1, sampling=sampling, constrained=True)
+    (message,) = step_frame(Step(1, 0, admissions=[given]), epoch=1).step.admissions
+    assert (_ids(message.token_ids), _ids(message.page_tables[0].page_ids), _ids(message.end_token_ids)) == ([1, 2], [NO_PAGE, 4], [9])
+    assert (message.final_length, message.min_length, message.partition, message.constrained) == (10, 3, 1, True)
+    assert (message.sampling.temperature, message.sampling.top_p, message.sampling.seed) == (0.5, 1.0, 2**64 - 1)
+    assert _ids(message.sampling.bias_token_ids) == [7]
+    assert unpack_floats(message.sampling.bias_values, "bias").tolist() == [-1.5]
+    assert message.sampling.HasField("prompt_logprobs")
+
+
+def test_absent_prompt_logprobs_stay_absent():
+    (message,) = step_frame(Step(1, 0, admissions=[admission()]), epoch=1).step.admissions
+    assert not message.sampling.HasField("prompt_logprobs")
+
+
+def _welcome() -> worker_pb2.Welcome:
+    limits = worker_pb2.WorkerLimits(
+        vocab_size=9, max_model_len=9, max_lanes=9, max_step_tokens=9, max_steps_in_flight=2, lease_ms=9, num_partitions=1
+    )
+    group = worker_pb2.CacheGroup(name="full", num_layers=3, page_tokens=4, rows_per_page=4, row_bytes=10, num_pages=8)
+    return worker_pb2.Welcome(epoch=1, incarnation="a", limits=limits, cache_groups=[group])
+
+
+def test_description_counts_bytes_of_a_page_over_its_layers():
+    (group,) = describe("host:1", _welcome()).cache_groups
+    assert (group.page_bytes, group.window_tokens) == (120, None)
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "max_lanes", "max_steps_in_flight", "lease_ms", "num_partitions"])
+def test_limit_of_zero_is_refused_by_name(field):
+    welcome = _welcome()
+    setattr(welcome.limits, field, 0)
+    with pytest.raises(FrameError, match=field):
+        describe("host:1", welcome)
+
+
+def test_empty_cache_group_is_refused_by_name():
+    welcome = _welcome()
+    welcome.cache_groups[0].num_pages = 0
+    with pytest.raises(FrameError, match="'full': num_pages is 0"):
+        describe("host:1", welcome)

@@ -1,0 +1,69 @@
+"""Reading of results: what fits is taken, all else is refused by name."""
+
+import pytest
+from fakes.steps import admission
+
+from control_plane.core.step import Step
+from control_plane.edge.worker_link.frames import FrameError, step_frame
+from control_plane.edge.worker_link.mirror import LaneMirror
+from control_plane.edge.worker_link.results import sampled_columns, step_result
+from pypto_serving.wire.columns import pack_floats, pack_ids
+from pypto_serving.worker.v1 import worker_pb2
+
+
+def _result(lanes=(0, 1), generations=(1, 1), token_ids=(7, 8), **fields) -> worker_pb2.StepResult:
+    columns = {"lanes": pack_ids(lanes), "generations": pack_ids(generations), "token_ids": pack_ids(token_ids)}
+    return worker_pb2.StepResult(step_id=1, **columns, **fields)
+
+
+def _read(message, prompts=None):
+    return step_result(message, sampled_columns(message, max_lanes=4, vocab_size=10), prompts or {})
+
+
+def test_times_become_seconds():
+    result = _read(_result(device_us=1500, idle_us=20))
+    assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (_result(lanes=[0]), "1, 2 and 2 entries"),
+        (_result(lanes=[0, 4]), "lanes: 4 is not below 4"),
+        (_result(lanes=[1, 1]), "twice"),
+        (_result(token_ids=[7, 10]), "token_ids: 10 is not below 10"),
+        (worker_pb2.StepResult(lanes=b"\x00"), "lanes: 1 bytes"),
+        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=3)]), "lane 3 did not sample"),
+        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=0, top_token_ids=pack_ids([1]))]), "4 bytes of tokens and 0"),
+        (_result(prompt_logprobs=[worker_pb2.PromptTokenLogprobs(lane=2, first_index=1, logprobs=b"1234")]), "lane 2 has no"),
+        (_result(prompt_logprobs=[worker_pb2.PromptTokenLogprobs(lane=2, first_index=1, logprobs=b"123")]), "3 bytes"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(message, complaint):
+    with pytest.raises(FrameError, match=complaint):
+        _read(message)
+
+
+def test_alternatives_of_prompt_tokens_must_spread_evenly():
+    chunk = worker_pb2.PromptTokenLogprobs(
+        lane=0, first_index=1, logprobs=pack_floats([0, 0]), top_token_ids=pack_ids([1]), top_logprobs=pack_floats([0])
+    )
+    with pytest.raises(FrameError, match="1 alternatives do not spread over 2"):
+        _read(_result(prompt_logprobs=[chunk]), {0: [1, 2, 3]})
+
+
+def test_token_for_another_generation_is_refused():
+    mirror = LaneMirror(4, 1)
+    mirror.apply(step_frame(Step(1, 0, admissions=[admission(lane=0), admission(lane=1, generation=5)]), epoch=1).step)
+    with pytest.raises(FrameError, match="lane 1 is not live in generation 1"):
+        mirror.take(sampled_columns(_result(), 4, 10))
+
+
+def test_mirror_is_back_at_nothing_when_all_is_released():
+    mirror = LaneMirror(4, 1)
+    empty = mirror.digest
+    mirror.apply(step_frame(Step(1, 0, admissions=[admission(lane=0), admission(lane=1)]), epoch=1).step)
+    mirror.take(sampled_columns(_result(), 4, 10))
+    assert mirror.digest != empty
+    mirror.apply(step_frame(Step(2, 1, released_lanes=[1, 0]), epoch=1).step)
+    assert mirror.digest == empty

@@ -1,0 +1,108 @@
+"""A session over a real stream to a fake worker."""
+
+from fakes.steps import admission
+from fakes.worker_service import FakeWorkerOptions, Fault
+
+from control_plane.core.sampling import SamplingParams
+from control_plane.core.step import LaneChunk, PageGrowth, Step
+
+
+async def test_handshake_describes_the_worker(start_worker, make_registry, events):
+    worker = await start_worker(FakeWorkerOptions(max_lanes=5, lease_ms=7000, num_groups=2))
+    make_registry(worker.address)
+    description = (await events.expect("worker_joined")).worker.description
+    assert (description.address, description.incarnation, description.epoch) == (worker.address, "incarnation-1", 1)
+    assert (description.max_lanes, description.lease_seconds, description.numerics_id) == (5, 7.0, "fake")
+    assert [group.page_bytes for group in description.cache_groups] == [2 * 4 * 8] * 2
+
+
+async def test_two_steps_in_flight_answer_in_order(start_worker, make_registry, events, metrics):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(2, 0))
+    results = [(await events.expect("step_done")).detail for _ in range(2)]
+    assert [(result.step_id, result.lanes, result.generations, result.token_ids) for result in results] == [
+        (1, [0], [1], [6]),
+        (2, [0], [1], [7]),
+    ]
+    assert len(metrics.step_bytes) == len(metrics.round_trips) == 2
+
+
+async def test_digests_agree_through_chunks_growth_and_release(start_worker, make_registry, events, metrics):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    steps = [
+        Step(1, 0, admissions=[admission(tokens=[1, 2, 3, 4], pages=[0])], chunks=[LaneChunk(0, 3)]),
+        Step(2, 1, admissions=[admission(lane=1, tokens=[9], pages=[5])]),
+        Step(3, 2, growths=[PageGrowth(0, 0, 1)]),
+        Step(4, 3, released_lanes=[1], chunks=[LaneChunk(0, 0)]),
+        Step(5, 4, admissions=[admission(lane=1, tokens=[7], pages=[5], generation=2)]),
+    ]
+    sampled = []
+    for step in steps:
+        link.submit(step)
+        result = (await events.expect("step_done")).detail
+        assert not result.error
+        sampled.append(list(zip(result.lanes, result.generations, result.token_ids, strict=True)))
+    assert sampled == [[], [(0, 1, 5), (1, 1, 10)], [(0, 1, 6), (1, 1, 11)], [], [(0, 1, 7), (1, 2, 8)]]
+    assert metrics.num_mismatches == 0
+
+
+async def test_logprobs_of_prompt_and_output(start_worker, make_registry, events):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
+    link.submit(Step(1, 0, admissions=[admission(tokens=[1, 2, 3], sampling=sampling)], chunks=[LaneChunk(0, 3)]))
+    result = (await events.expect("step_done")).detail
+    assert (result.logprobs[0].token_id, result.logprobs[0].top) == (4, ((4, -0.5), (5, -1.5)))
+    (chunk,) = result.prompt_logprobs
+    assert (chunk.first_index, [entry.token_id for entry in chunk.entries]) == (1, [2, 3])
+    assert [entry.top for entry in chunk.entries] == [((2, -0.5),), ((3, -0.5),)]
+
+
+async def test_lane_error_reaches_the_engine(start_worker, make_registry, events):
+    worker = await start_worker(faults={1: Fault.LANE_ERROR})
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission(lane=3)]))
+    (error,) = (await events.expect("step_done")).detail.lane_errors
+    assert (error.lane, error.generation, error.message) == (3, 1, "not a number")
+
+
+async def test_reset_drops_what_is_in_flight_and_starts_clean(start_worker, make_registry, events, metrics):
+    worker = await start_worker(FakeWorkerOptions(step_seconds=0.05))
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(2, 0))
+    link.reset()
+    await events.expect("reset_done")
+    link.submit(Step(3, 2, admissions=[admission(tokens=[50], generation=2)]))
+    assert (await events.expect("step_done")).detail.token_ids == [51]
+    assert metrics.num_resets == 1
+
+
+async def test_step_error_is_delivered_and_mutes_the_worker_until_reset(start_worker, make_registry, events):
+    worker = await start_worker(faults={1: Fault.STEP_ERROR})
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission()]))
+    link.submit(Step(2, 0))
+    assert (await events.expect("step_done")).detail.error == "out of memory"
+    link.reset()
+    await events.expect("reset_done")
+
+
+async def test_draining_is_told_once(start_worker, make_registry, events):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    worker.is_draining = True
+    assert (await events.expect("worker_draining")).worker is link
+    link.submit(Step(1, 0, admissions=[admission()]))
+    await events.expect("step_done")
+    assert events.num_pending == 0

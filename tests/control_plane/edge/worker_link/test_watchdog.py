@@ -1,0 +1,63 @@
+"""When a worker is given up, told in ticks."""
+
+import pytest
+
+from control_plane.edge.worker_link.settings import Backoff
+from control_plane.edge.worker_link.watchdog import Watchdog
+
+
+def _ticks_until_verdict(watchdog: Watchdog, has_work: bool, limit: int = 1000) -> tuple[float, str | None]:
+    for count in range(1, limit + 1):
+        watchdog.heard() if has_work else None
+        verdict = watchdog.tick(watchdog.tick_seconds, has_work)
+        if verdict:
+            return count * watchdog.tick_seconds, verdict
+    return limit * watchdog.tick_seconds, None
+
+
+def test_silence_of_half_a_lease_is_the_end():
+    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3), has_work=False)
+    assert seconds == pytest.approx(5, abs=0.4)
+    assert verdict.startswith("silent")
+
+
+def test_work_without_progress_is_the_end():
+    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3), has_work=True)
+    assert seconds == pytest.approx(3, abs=0.4)
+    assert verdict.startswith("hangs")
+
+
+def test_slow_layers_buy_time():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    watchdog.progressed(1, slowest_unit_us=2_000_000)
+    assert _ticks_until_verdict(watchdog, has_work=True)[0] == pytest.approx(20, abs=0.4)
+
+
+def test_progress_and_answers_start_the_count_again():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    for progress in range(100):
+        watchdog.heard()
+        assert watchdog.tick(0.5, has_work=True) is None
+        watchdog.progressed(progress // 2, 1000)
+        if progress > 50:
+            watchdog.answered()
+
+
+def test_idle_worker_does_not_hang():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    for _ in range(1000):
+        watchdog.heard()
+        assert watchdog.tick(watchdog.tick_seconds, has_work=False) is None
+
+
+def test_pause_of_our_own_loop_is_not_held_against_the_worker():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    assert watchdog.tick(3600, has_work=True) is None
+
+
+def test_pauses_grow_to_their_limit():
+    backoff = Backoff(0.02, 1.0)
+    assert backoff.pause(0) == 0
+    assert 0.015 <= backoff.pause(1) <= 0.02
+    assert 0.03 <= backoff.pause(2) <= 0.04
+    assert 0.75 <= backoff.pause(10_000) <= 1.0
