@@ -1,0 +1,130 @@
+"""Configuration of a worker, read once and passed down as values. Nothing here imports torch, so that --help is fast."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pypto_serving.process.options import add_log_options, argument_parser
+from pypto_serving.process.start_up import StartUpError
+
+_WILDCARD_HOSTS = ("0.0.0.0", "::", "[::]")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What the flags of `python -m worker` say; see their help."""
+
+    model: Path
+    device: str
+    device_index: int
+    dtype: str
+    threads: int
+    host: str
+    port: int
+    metrics_port: int
+    max_lanes: int
+    max_step_tokens: int
+    max_steps_in_flight: int
+    max_model_len: int | None
+    num_pages: int | None
+    page_tokens: int
+    lease_seconds: float
+    drain_seconds: float
+    announce: str | None
+    advertise: str | None
+    log_format: str
+    log_level: str
+
+    def advertised_address(self, port: int) -> str:
+        """host:port under which a control plane finds the worker that is bound to `port`."""
+        host, _, advertised_port = (self.advertise or self.host).partition(":") if self.host.count(":") == 0 else (self.host, "", "")
+        return f"{host}:{int(advertised_port or 0) or port}"
+
+
+def read_config(arguments: Sequence[str]) -> WorkerConfig:
+    """Read flags, environment and file; raises StartUpError for values that do not fit each other, and exits for wrong flags and --help."""
+    parser = argument_parser("python -m worker", "A worker of PyPTO Serving: owns one device and executes steps.", "worker")
+    parser.usage = "python -m worker --model DIR [options]"
+    _add_model_options(parser)
+    _add_capacity_options(parser)
+    _add_network_options(parser)
+    add_log_options(parser)
+    values = vars(parser.parse_args(arguments))
+    values.pop("config")
+    config = WorkerConfig(**values)
+    _check(config)
+    return config
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
+    parser.add_argument(
+        "--device", choices=("auto", "npu", "cuda", "cpu"), default="auto", help="auto: the first of the others that is there"
+    )
+    parser.add_argument("--device-index", type=_count, default=0, metavar="N", help="which device of that kind")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
+    threads = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=_positive, default=threads, metavar="N", help="CPU threads: cores / workers on this machine")
+
+
+def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-lanes", type=_positive, default=256, metavar="N", help="most sequences held at once")
+    parser.add_argument("--max-step-tokens", type=_positive, default=512, metavar="N", help="most tokens in a step")
+    parser.add_argument("--max-steps-in-flight", type=_positive, default=2, metavar="N", help="most steps sent and not yet answered")
+    parser.add_argument("--max-model-len", type=_positive, metavar="N", help="most tokens of a sequence; default: what the model supports")
+    parser.add_argument("--num-pages", type=_positive, metavar="N", help="pages of the KV cache; default: what free memory allows")
+    parser.add_argument("--page-tokens", type=_positive, default=16, metavar="N", help="tokens per page")
+
+
+def _add_network_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=_port, default=50061, help="gRPC port; 0: any free one")
+    parser.add_argument("--metrics-port", type=_port, default=9401, help="port of /metrics; 0: any free one")
+    parser.add_argument("--lease-seconds", type=_seconds, default=10.0, metavar="S", help="an owner silent for this long loses the worker")
+    parser.add_argument("--drain-seconds", type=_seconds, default=30.0, metavar="S", help="longest time to finish sequences after SIGTERM")
+    parser.add_argument("--announce", type=_address, metavar="HOST:PORT", help="control plane to announce this worker to")
+    parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")
+
+
+def _check(config: WorkerConfig) -> None:
+    if not config.model.is_dir():
+        raise StartUpError(f"--model {config.model}: no such directory")
+    if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
+        raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")
+
+
+def _count(text: str) -> int:
+    return _integer(text, 0, 2**31 - 1)
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1, 2**31 - 1)
+
+
+def _port(text: str) -> int:
+    return _integer(text, 0, 65535)
+
+
+def _integer(text: str, low: int, high: int) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text} is not an integer from {low} to {high}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds <= 86400.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0 and up to 86400")
+    return seconds
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not host:port")
+    return text

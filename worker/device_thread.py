@@ -1,0 +1,193 @@
+"""The one thread that owns the device."""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+from worker.step import StepInput, StepOutput
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StepRunner(Protocol):
+    """Executes steps on the device. All calls are made on the device thread."""
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Execute one step; any exception fails the step as a whole."""
+
+    def reset(self) -> None:
+        """Forget every lane and page."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """The end of a step: its output, or why it failed."""
+
+    era: int
+    step_id: int
+    output: StepOutput | None
+    error: str
+    device_us: int
+    idle_us: int
+
+
+class DeviceListener(Protocol):
+    """Hears from the device thread, on the event loop."""
+
+    def step_done(self, done: StepDone) -> None:
+        """A step was executed or has failed; steps come in order."""
+
+    def reset_done(self, era: int) -> None:
+        """The device holds nothing of the eras before `era`."""
+
+    def device_failed(self, message: str) -> None:
+        """The device can not be reset any more."""
+
+
+class ProgressCounter:
+    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.slowest_unit_us = 0
+        self._last_ns = time.perf_counter_ns()
+
+    def __call__(self) -> None:
+        """Count a unit that took the time since the last one."""
+        now = time.perf_counter_ns()
+        self.slowest_unit_us = max(self.slowest_unit_us, (now - self._last_ns) // 1000)
+        self._last_ns = now
+        self.count += 1
+
+    def begin(self) -> None:
+        """Start timing the next unit now: the device was idle."""
+        self._last_ns = time.perf_counter_ns()
+
+    def forget_slowest(self) -> None:
+        """Start anew with the slowest unit: what follows is of another kind."""
+        self.slowest_unit_us = 0
+        self.begin()
+
+
+class DeviceThread:
+    """Runs everything that touches the device, in order, on one thread.
+
+    `call`, `submit`, `reset` and `busy` belong to the event loop; names that start with `_on_device` run on the thread. A step that fails
+    makes the steps after it fail unexecuted, until a reset. A reset drops the steps of earlier eras that have not begun.
+    """
+
+    def __init__(self, progress: ProgressCounter) -> None:
+        self._progress = progress
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._on_device_run, name="device", daemon=True)
+        self._num_submitted = 0
+        self._num_finished = 0
+        self._failure = ""
+        self._idle_since_ns = time.perf_counter_ns()
+        self._thread.start()
+        self.era = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether steps or resets wait or are being executed."""
+        return self._num_submitted != self._num_finished
+
+    async def call(self, job: Callable[[], T]) -> T:
+        """Run `job` on the device thread and return or raise what it does."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._queue.put(partial(_run_job, job, future))
+        return await asyncio.wrap_future(future)
+
+    def serve(self, runner: StepRunner, listener: DeviceListener) -> None:
+        """Take steps from now on; called once, on the event loop that `listener` is to be told on."""
+        self._runner = runner
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._idle_since_ns = time.perf_counter_ns()
+
+    def submit(self, step: StepInput) -> None:
+        """Queue a step of the present era."""
+        self._num_submitted += 1
+        self._queue.put(partial(self._on_device_execute, self.era, step))
+
+    def reset(self, era: int) -> None:
+        """Begin `era`: drop what is queued, forget lanes and pages."""
+        assert era > self.era, (era, self.era)
+        self.era = era
+        self._num_submitted += 1
+        self._queue.put(partial(self._on_device_reset, era))
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """End the thread after the step it executes; returns whether it ended within the time. What is queued is dropped."""
+        self.era += 1
+        self._queue.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _on_device_run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            item()
+
+    def _on_device_execute(self, era: int, step: StepInput) -> None:
+        if era == self.era:
+            done = self._on_device_step(era, step)
+            self._num_finished += 1
+            self._tell(self._listener.step_done, done)
+        else:
+            self._num_finished += 1
+
+    def _on_device_step(self, era: int, step: StepInput) -> StepDone:
+        begin_ns = time.perf_counter_ns()
+        idle_us = (begin_ns - self._idle_since_ns) // 1000
+        if self._failure:
+            return StepDone(era, step.step_id, None, f"not executed, as {self._failure}", 0, idle_us)
+        self._progress.begin()
+        output, error = None, ""
+        try:
+            output = self._runner.execute(step)
+            assert output.step_id == step.step_id, (output.step_id, step.step_id)
+        except Exception as exception:
+            _log.exception("step failed", extra={"step": step.step_id})
+            output, error = None, f"{type(exception).__name__}: {exception}"
+            self._failure = f"step {step.step_id} failed: {error}"
+        self._progress()
+        self._idle_since_ns = time.perf_counter_ns()
+        return StepDone(era, step.step_id, output, error, (self._idle_since_ns - begin_ns) // 1000, idle_us)
+
+    def _on_device_reset(self, era: int) -> None:
+        self._progress.begin()
+        try:
+            self._runner.reset()
+        except Exception as exception:
+            _log.exception("reset failed")
+            self._tell(self._listener.device_failed, f"the device can not be reset: {type(exception).__name__}: {exception}")
+            return
+        self._failure = ""
+        self._progress()
+        self._num_finished += 1
+        self._idle_since_ns = time.perf_counter_ns()
+        self._tell(self._listener.reset_done, era)
+
+    def _tell(self, hear: Callable[[T], None], what: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(hear, what)
+        except RuntimeError:
+            _log.debug("the event loop is closed")
+
+
+def _run_job(job: Callable[[], T], future: concurrent.futures.Future[T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(job())
+    except BaseException as exception:
+        future.set_exception(exception)

@@ -1,0 +1,79 @@
+"""A model, its KV cache and its runner, ready to execute steps."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.fingerprint import fingerprint_model
+from worker.config import WorkerConfig
+from worker.device import Device, select_device
+from worker.device_thread import ProgressCounter
+from worker.kv_cache import KVCache
+from worker.kv_pool import PoolDemand, size_pool
+from worker.limits import RunnerLimits
+from worker.models import Model, Placement, load_model
+from worker.runner import ModelRunner
+from worker.step import CacheGroup
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRunner:
+    """A runner that has produced a token, and what others need to know about it."""
+
+    runner: ModelRunner
+    limits: RunnerLimits
+    architecture: str
+    model_fingerprint: str
+    numerics_id: str
+    cache_groups: tuple[CacheGroup, ...]
+    kv_cache_bytes: int
+
+
+def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
+    """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
+    device = select_device(config.device, config.device_index, config.threads)
+    placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, progress)
+    model = load_model(config.model, placement)
+    limits = RunnerLimits(
+        vocab_size=model.description.vocab_size,
+        max_model_len=min(model.description.max_model_len, config.max_model_len or model.description.max_model_len),
+        max_lanes=config.max_lanes,
+        max_step_tokens=config.max_step_tokens,
+    )
+    cache = _allocate_cache(model, device, limits, config.num_pages)
+    runner = ModelRunner(model, cache, limits)
+    _warm_up(runner, progress, config.model)
+    return LoadedRunner(
+        runner=runner,
+        limits=limits,
+        architecture=model.description.architecture,
+        model_fingerprint=fingerprint_model(config.model),
+        numerics_id=model.numerics_id,
+        cache_groups=cache.groups,
+        kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
+    )
+
+
+def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None) -> KVCache:
+    if num_pages is None:
+        demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens, limits.num_partitions)
+        pages = size_pool(model.cache_groups, demand, device.free_bytes())
+    else:
+        pages = (num_pages,) * len(model.cache_groups)
+    try:
+        return model.allocate_cache(pages, limits.num_partitions)
+    except (RuntimeError, MemoryError):
+        num_bytes = sum(count * group.page_bytes for count, group in zip(pages, model.cache_groups, strict=True))
+        raise StartUpError(f"the KV cache does not fit: {max(pages):,} pages take {num_bytes:,} bytes", exit_code=1) from None
+
+
+def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path) -> None:
+    progress.forget_slowest()  # what is slow about loading says nothing about layers
+    try:
+        runner.warm_up()
+    except RuntimeError as error:
+        raise StartUpError(f"{directory}: the model does not run: {str(error).splitlines()[0]}", exit_code=1) from error

@@ -1,0 +1,200 @@
+"""Who owns the worker, which steps it has taken in, and which results it still owes."""
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+class HeldError(Exception):
+    """Another control plane holds the worker; the message names it and the remaining lease."""
+
+
+class StepOrderError(ValueError):
+    """A step does not follow from the ones before; the message names field, value and limit."""
+
+
+class SessionState(enum.Enum):
+    """What a session is in, as its metric says it."""
+
+    FREE = "free"  # no owner, nothing held
+    CONNECTED = "connected"  # an owner with an open stream
+    DETACHED = "detached"  # an owner whose stream broke and whose lease still runs
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a Hello asks for."""
+
+    control_plane_id: str
+    takeover: bool = False
+    resume_incarnation: str = ""
+    acked_step_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Generic[ResultT]):
+    """An accepted Hello."""
+
+    stream: int  # identifies the stream in later calls
+    epoch: int
+    resumed: bool
+    last_step_id: int
+    unseen: tuple[ResultT, ...]  # to be sent again, oldest first
+
+
+class Session(Generic[ResultT]):
+    """Owner, lease, step ids and results of a worker. Pure logic; one task owns it and passes the time in (monotonic seconds).
+
+                 open                        close
+          FREE ---------> CONNECTED ------------------> DETACHED
+            ^                 |  ^ open (same, or another) |
+            |                 |  +-------------------------+
+            +-- lease ran out-+----------------------------+
+
+    Everything that the worker holds for its owner belongs to an era. A new era starts whenever it is forgotten: by a Hello that does not
+    resume, by a Reset, or when the lease has run out. Results of an earlier era are dropped.
+    """
+
+    def __init__(self, incarnation: str, lease_seconds: float, max_steps_in_flight: int) -> None:
+        self._incarnation = incarnation
+        self._lease_seconds = lease_seconds
+        self._max_steps_in_flight = max_steps_in_flight
+        self._owner = ""
+        self._held = False
+        self._stream = 0  # 0: none is open
+        self._num_streams = 0
+        self._last_heard = 0.0
+        self._era_is_new = True
+        self._reset_is_last = False
+        self._answered_step_id = 0
+        self._acked_step_id = 0
+        self._history: deque[tuple[int, ResultT]] = deque()
+        self._lanes: set[int] = set()
+        self.epoch = 0
+        self.era = 0
+        self.last_step_id = 0
+
+    @property
+    def state(self) -> SessionState:
+        """What the session is in."""
+        if not self._held:
+            return SessionState.FREE
+        return SessionState.CONNECTED if self._stream else SessionState.DETACHED
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes that the owner has taken and not released."""
+        return len(self._lanes)
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps taken in and not yet answered."""
+        return self.last_step_id - self._answered_step_id
+
+    def is_current(self, stream: int) -> bool:
+        """Whether `stream` is the one open stream."""
+        return stream == self._stream
+
+    def open(self, opening: Opening, now: float) -> Grant[ResultT]:
+        """Accept a Hello, which replaces any other stream; raises HeldError when another control plane's stream is open and alive."""
+        self.expire(now)
+        same = opening.control_plane_id == self._owner
+        if self._stream and not same and not opening.takeover:
+            left = self._last_heard + self._lease_seconds - now
+            raise HeldError(f"the worker is held by control plane {self._owner}, whose lease runs for another {left:.1f} s")
+        resumed = same and self._can_resume(opening)
+        if not same:
+            self.epoch += 1
+        if resumed:
+            self._trim(opening.acked_step_id)
+        else:
+            self.last_step_id = 0
+            self._forget()
+        self._owner, self._held, self._last_heard = opening.control_plane_id, True, now
+        self._num_streams += 1
+        self._stream = self._num_streams
+        return Grant(self._stream, self.epoch, resumed, self.last_step_id, tuple(result for _, result in self._history))
+
+    def close(self, stream: int) -> None:
+        """Note that `stream` ended; what was taken in goes on until the lease runs out."""
+        if stream == self._stream:
+            self._stream = 0
+
+    def heard(self, now: float) -> None:
+        """Note a sign of life of the owner."""
+        self._last_heard = now
+
+    def expire(self, now: float) -> bool:
+        """Forget the owner and everything it holds if its lease has run out; returns whether it just did."""
+        if not self._held or now - self._last_heard < self._lease_seconds:
+            return False
+        self._forget()
+        self._held, self._stream = False, 0
+        return True
+
+    def take_step(self, step_id: int, acked_step_id: int, released: Iterable[int], admitted: Iterable[int]) -> None:
+        """Take a step in, with the lanes it releases and admits; raises StepOrderError before any effect.
+
+        The first step of an era may leave a gap, as nothing can be missing: it counts as if the step before it was acknowledged.
+        """
+        self._check_order(step_id, acked_step_id)
+        if self._era_is_new:
+            self._answered_step_id = acked_step_id = step_id - 1
+            self._era_is_new = False
+        self._trim(acked_step_id)
+        self.last_step_id = step_id
+        self._lanes.difference_update(released)
+        self._lanes.update(admitted)
+
+    def finish_step(self, era: int, step_id: int, result: ResultT) -> bool:
+        """Keep the result of a step; returns False, having dropped it, when its era is over."""
+        if era != self.era:
+            return False
+        assert step_id == self._answered_step_id + 1 <= self.last_step_id, (step_id, self._answered_step_id, self.last_step_id)
+        self._answered_step_id = step_id
+        self._history.append((step_id, result))
+        return True
+
+    def reset(self) -> None:
+        """Forget lanes, pages and results as the owner asked; step ids go on."""
+        self._forget()
+        self._reset_is_last = True
+
+    def _check_order(self, step_id: int, acked_step_id: int) -> None:
+        if self._era_is_new:
+            if step_id <= self.last_step_id:
+                raise StepOrderError(f"step.step_id: {step_id} is not above {self.last_step_id}, the last step")
+            return
+        if step_id != self.last_step_id + 1:
+            raise StepOrderError(f"step.step_id: {step_id}, the next step is {self.last_step_id + 1}")
+        if acked_step_id > self._answered_step_id:
+            raise StepOrderError(f"step.acked_step_id: {acked_step_id} is above {self._answered_step_id}, the last step answered")
+        in_flight = step_id - max(acked_step_id, self._acked_step_id)
+        if in_flight > self._max_steps_in_flight:
+            raise StepOrderError(f"step.step_id: {step_id} makes {in_flight} steps in flight, limit {self._max_steps_in_flight}")
+
+    def _can_resume(self, opening: Opening) -> bool:
+        # After a Reset whose ResetDone may be lost, a fresh session says the same.
+        return (
+            self._held
+            and not (self._reset_is_last and self._era_is_new)
+            and opening.resume_incarnation == self._incarnation
+            and self._acked_step_id <= opening.acked_step_id <= self._answered_step_id
+        )
+
+    def _trim(self, acked_step_id: int) -> None:
+        self._acked_step_id = max(self._acked_step_id, acked_step_id)
+        while self._history and self._history[0][0] <= self._acked_step_id:
+            self._history.popleft()
+
+    def _forget(self) -> None:
+        self.era += 1
+        self._answered_step_id = self._acked_step_id = self.last_step_id
+        self._history.clear()
+        self._lanes.clear()
+        self._era_is_new = True
+        self._reset_is_last = False
