@@ -1,0 +1,167 @@
+"""Reads a model directory: config, generation config, tokenizer, chat template. Weights are looked at for the fingerprint only."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import tokenizers
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.errors import InvalidArgument
+from control_plane.edge.service.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
+from control_plane.edge.text.chat_template import ChatTemplate
+from control_plane.edge.text.tokenizer import Tokenizer
+from pypto_serving.inference.v1 import inference_pb2
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.fingerprint import fingerprint_model
+
+_Json = dict[str, Any]
+
+
+def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str, float], template_file: Path | None) -> ServedModel:
+    """Read the model in `directory`; raises StartUpError with one line that names the file and what is wrong with it.
+
+    `name`: how requests call it, by default the directory's name. `operator_sampling`: values by field name that go before those of the
+    generation config. `template_file`: takes the place of the model's own chat template.
+    """
+    if not directory.is_dir():
+        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
+    config = _read_json(directory / "config.json")
+    generation = _read_json(directory / "generation_config.json", required=False)
+    tokenizer_config = _read_json(directory / "tokenizer_config.json", required=False)
+    special_tokens = _special_tokens(tokenizer_config)
+    tokenizer = _read_tokenizer(directory / "tokenizer.json", special_tokens)
+    vocab_size = _positive(directory / "config.json", config, "vocab_size")
+    return ServedModel(
+        name=name or directory.resolve().name,
+        architecture=_architecture(directory / "config.json", config),
+        fingerprint=_fingerprint(directory),
+        vocab_size=vocab_size,
+        max_positions=_positive(directory / "config.json", config, "max_position_embeddings"),
+        end_token_ids=frozenset(
+            _end_ids(directory / "config.json", config, vocab_size)
+            + _end_ids(directory / "generation_config.json", generation, vocab_size)
+            + [token_id for token_id in [tokenizer.id_of(special_tokens.get("eos_token", ""))] if token_id is not None]
+        ),
+        default_sampling=_default_sampling(directory / "generation_config.json", generation, operator_sampling, vocab_size),
+        tokenizer=tokenizer,
+        chat_template=_chat_template(directory, tokenizer_config, special_tokens, template_file),
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StartUpError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StartUpError(f"{path}: not UTF-8 text") from None
+
+
+def _read_json(path: Path, required: bool = True) -> _Json:
+    if not required and not path.exists():
+        return {}
+    try:
+        content = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise StartUpError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise StartUpError(f"{path}: not a JSON object")
+    return content
+
+
+def _positive(path: Path, config: _Json, field: str) -> int:
+    value = config.get(field)
+    if type(value) is not int or value < 1:
+        raise StartUpError(f"{path}: {field} = {value!r}, must be a positive integer")
+    return value
+
+
+def _architecture(path: Path, config: _Json) -> str:
+    match config.get("architectures"):
+        case [str(architecture), *_]:
+            return architecture
+        case other:
+            raise StartUpError(f"{path}: architectures = {other!r}, must name the model's class")
+
+
+def _end_ids(path: Path, config: _Json, vocab_size: int) -> list[int]:
+    value = config.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    for token_id in ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise StartUpError(f"{path}: eos_token_id {token_id!r} is not a token id below vocab_size {vocab_size}")
+    return ids
+
+
+def _fingerprint(directory: Path) -> str:
+    if next(directory.glob("*.safetensors"), None) is None:
+        raise StartUpError(f"{directory}: no *.safetensors files")
+    try:
+        return fingerprint_model(directory)
+    except OSError as error:
+        raise StartUpError(f"{error.filename}: {error.strerror}") from None
+
+
+def _read_tokenizer(path: Path, special_tokens: Mapping[str, str]) -> Tokenizer:
+    text = _read_text(path)
+    try:
+        inner = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more specific
+        raise StartUpError(f"{path}: {error}") from None
+    return Tokenizer(inner, special_tokens)
+
+
+def _special_tokens(tokenizer_config: _Json) -> dict[str, str]:
+    """Roles such as bos_token; a token is given as text or as an object with its content."""
+    tokens = {}
+    for role, value in tokenizer_config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if role.endswith("_token") and isinstance(content, str):
+            tokens[role] = content
+    return tokens
+
+
+def _default_sampling(
+    path: Path, generation: _Json, operator_sampling: Mapping[str, float], vocab_size: int
+) -> inference_pb2.SamplingParams:
+    sampling = inference_pb2.SamplingParams()
+    sampling.CopyFrom(BUILT_IN_SAMPLING)
+    of_model = {field: generation[field] for field in SAMPLING_DEFAULTS if generation.get(field) is not None}
+    for source, values in ((str(path), of_model), ("default sampling flags", operator_sampling)):
+        try:
+            for field, value in values.items():
+                setattr(sampling, field, value)
+            check_sampling(sampling, vocab_size, "")
+        except (TypeError, ValueError, InvalidArgument) as error:
+            raise StartUpError(f"{source}: {error}") from None
+    return sampling
+
+
+def _chat_template(
+    directory: Path, tokenizer_config: _Json, special_tokens: Mapping[str, str], template_file: Path | None
+) -> ChatTemplate | None:
+    """The given file, else the model's chat_template.jinja, else the one in its tokenizer config."""
+    own_file = directory / "chat_template.jinja"
+    path = template_file or (own_file if own_file.exists() else None)
+    source = _read_text(path) if path else _inline_template(tokenizer_config.get("chat_template"))
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source, special_tokens)
+    except jinja2.TemplateSyntaxError as error:
+        raise StartUpError(f"{path or directory / 'tokenizer_config.json: chat_template'}: line {error.lineno}: {error.message}") from None
+
+
+def _inline_template(value: Any) -> str | None:
+    """A template, or a list of named ones of which "default" is ours."""
+    match value:
+        case str():
+            return value
+        case list():
+            named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+            return named.get("default")
+        case _:
+            return None

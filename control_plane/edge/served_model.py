@@ -1,0 +1,22 @@
+"""What the control plane knows of the model that it serves."""
+
+from dataclasses import dataclass
+
+from control_plane.edge.text.chat_template import ChatTemplate
+from control_plane.edge.text.tokenizer import Tokenizer
+from pypto_serving.inference.v1 import inference_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model directory, read without its weights."""
+
+    name: str  # by which requests call it
+    architecture: str
+    fingerprint: str
+    vocab_size: int  # embedding rows
+    max_positions: int  # most tokens of a sequence by its config
+    end_token_ids: frozenset[int]  # union of config, generation config and tokenizer
+    default_sampling: inference_pb2.SamplingParams  # every field set but the seed
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None

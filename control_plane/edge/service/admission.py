@@ -1,0 +1,196 @@
+"""From a client's GenerationSpec to a request that the engine can take."""
+
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
+from control_plane.edge.service.parameters import (
+    check_complete,
+    check_parameters,
+    check_token_ids,
+    effective_parameters,
+    sampling_params,
+)
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.text.stop_matcher import StopAutomaton
+from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
+from control_plane.engine.ports import ChoiceSpec, GenerationRequest
+from pypto_serving.inference.v1 import inference_pb2
+
+_REQUEST_ID = re.compile(r"[ -~]{1,256}")
+_MAX_SALT_BYTES = 256
+_MAX_KEY_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A validated request, and how it was understood."""
+
+    started: inference_pb2.Started
+    request: GenerationRequest
+
+
+class Admission:
+    """Validates requests and applies all defaults. Used on the clients' event loop; every method raises a RequestError."""
+
+    def __init__(self, model: ServedModel, encoder: PromptEncoder, context_limit: ContextLimit) -> None:
+        self._model = model
+        self._encoder = encoder
+        self._context_limit = context_limit
+
+    async def admit(self, spec: inference_pb2.GenerationSpec) -> AdmittedRequest:
+        """Understand a request. It waits while no worker has ever said how long a request may be."""
+        arrival_time = time.monotonic()
+        self.check_model(spec.model)
+        _check_envelope(spec)
+        if spec.HasField("resume"):
+            effective, prompt = self._resumed(spec.resume)
+        else:
+            effective = effective_parameters(spec, self._model.default_sampling)
+            check_parameters(effective, self._model.vocab_size)
+            prompt = await self._prompt(spec)
+        _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get())
+        if spec.HasField("resume"):
+            _check_resumed_length(spec.resume)
+        started = inference_pb2.Started(
+            request_id=spec.request_id or uuid.uuid4().hex,
+            model=self._model.name,
+            model_fingerprint=self._model.fingerprint,
+            effective=effective,
+            resume_key=spec.resume.key or secrets.token_bytes(16),
+            num_prompt_tokens=len(prompt),
+            prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
+        )
+        return AdmittedRequest(started, self._request(spec, started, prompt, arrival_time))
+
+    def check_model(self, name: str) -> None:
+        """Require the served model; an empty name means it."""
+        if name not in ("", self._model.name):
+            raise NotFound(f"model {name!r} is not served; this server has {self._model.name!r}")
+
+    async def _prompt(self, spec: inference_pb2.GenerationSpec) -> list[int]:
+        match spec.WhichOneof("prompt"):
+            case "text":
+                prompt = (await self._encoder.text(spec.text)).token_ids
+                field = "text"
+            case "chat":
+                prompt = (await self._encoder.chat(spec.chat, "chat")).token_ids
+                field = "chat"
+            case "token_ids":
+                prompt = list(spec.token_ids.ids)
+                field = "token_ids"
+            case _:
+                raise InvalidArgument("prompt is absent, must be one of text, token_ids and chat")
+        self._check_prompt(prompt, field)
+        return prompt
+
+    def _check_prompt(self, prompt: Sequence[int], field: str) -> None:
+        if not prompt:
+            raise InvalidArgument(f"{field} has 0 tokens, must have at least 1")
+        check_token_ids(prompt, self._model.vocab_size, field)
+
+    def _resumed(self, resume: inference_pb2.Resume) -> tuple[inference_pb2.EffectiveParameters, list[int]]:
+        """Parameters and prompt of a request that goes on."""
+        if resume.model_fingerprint != self._model.fingerprint:
+            raise FailedPrecondition(
+                f"resume.model_fingerprint {resume.model_fingerprint!r} is of another model; this server has {self._model.fingerprint!r}"
+            )
+        if len(resume.key) > _MAX_KEY_BYTES:
+            raise InvalidArgument(f"resume.key has {len(resume.key)} bytes, may have at most {_MAX_KEY_BYTES}")
+        check_complete(resume.effective)
+        check_parameters(resume.effective, self._model.vocab_size, "resume.effective.")
+        prompt = list(resume.prompt_token_ids)
+        self._check_prompt(prompt, "resume.prompt_token_ids")
+        if len(resume.choices) > resume.effective.n:
+            raise InvalidArgument(f"resume.choices has {len(resume.choices)} entries, may have at most {resume.effective.n}")
+        for index, choice in enumerate(resume.choices):
+            path = f"resume.choices[{index}]"
+            if choice.index >= resume.effective.n:
+                raise InvalidArgument(f"{path}.index = {choice.index}, must be below n = {resume.effective.n}")
+            if choice.finished:
+                raise InvalidArgument(f"{path}.finished is set: there is nothing left to generate")
+            check_token_ids(choice.token_ids, self._model.vocab_size, f"{path}.token_ids")
+        return resume.effective, prompt
+
+    def _request(
+        self, spec: inference_pb2.GenerationSpec, started: inference_pb2.Started, prompt: list[int], arrival_time: float
+    ) -> GenerationRequest:
+        effective = started.effective
+        text = SequenceTextStream(
+            self._model.tokenizer.detokenizer(prompt, effective.output.skip_special_tokens), self._text_rules(effective)
+        )
+        choice = ChoiceSpec(
+            index=0,
+            sampling=sampling_params(effective, self._model.vocab_size),
+            text=text,
+            resumed_token_ids=list(spec.resume.choices[0].token_ids) if spec.resume.choices else (),
+        )
+        return GenerationRequest(
+            request_id=started.request_id,
+            resume_key=started.resume_key,
+            prompt_token_ids=prompt,
+            choices=(choice,),
+            max_tokens=effective.stopping.max_tokens,
+            min_tokens=effective.stopping.min_tokens,
+            end_token_ids=self._end_token_ids(effective.stopping) | frozenset(effective.stopping.stop_token_ids),
+            arrival_time=arrival_time,
+            priority=spec.priority,
+            cache_salt=spec.cache_salt,
+            takes_over=spec.HasField("resume"),
+        )
+
+    def _end_token_ids(self, stopping: inference_pb2.StoppingParams) -> frozenset[int]:
+        return frozenset() if stopping.ignore_eos else self._model.end_token_ids
+
+    def _text_rules(self, effective: inference_pb2.EffectiveParameters) -> TextRules:
+        """The text of end tokens is a special token's, that of stop tokens follows include_stop."""
+        stopping = effective.stopping
+        end_texts = dict.fromkeys(self._end_token_ids(stopping), "") if effective.output.skip_special_tokens else {}
+        for token_id in stopping.stop_token_ids:
+            end_texts[token_id] = self._model.tokenizer.decode([token_id], skip_special_tokens=False) if stopping.include_stop else ""
+        return TextRules(
+            stops=StopAutomaton(stopping.stop) if stopping.stop else None,
+            include_stop=stopping.include_stop,
+            min_tokens=stopping.min_tokens,
+            end_texts=end_texts,
+        )
+
+
+def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
+    if spec.request_id and not _REQUEST_ID.fullmatch(spec.request_id):
+        raise InvalidArgument(f"request_id {spec.request_id[:300]!r} must be at most 256 characters of printable ASCII")
+    salt_bytes = len(spec.cache_salt.encode())
+    if salt_bytes > _MAX_SALT_BYTES:
+        raise InvalidArgument(f"cache_salt has {salt_bytes} bytes, may have at most {_MAX_SALT_BYTES}")
+    if spec.HasField("constraint"):
+        raise Unimplemented("constraint is not implemented yet")
+
+
+def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Check lengths, and fill max_tokens in when it is absent."""
+    room = max_model_len - num_prompt_tokens
+    wanted = stopping.max_tokens if stopping.HasField("max_tokens") else 1
+    lengths = f"the prompt has {num_prompt_tokens} tokens, and a request may have {max_model_len}"
+    if room < min(wanted, 1):
+        raise InvalidArgument(f"{lengths}: no room for output")
+    if wanted > room:
+        raise InvalidArgument(f"stopping.max_tokens = {wanted}, must be at most {room}: {lengths}")
+    if not stopping.HasField("max_tokens"):
+        stopping.max_tokens = room
+    if stopping.min_tokens > stopping.max_tokens:
+        raise InvalidArgument(f"stopping.min_tokens = {stopping.min_tokens}, must be at most max_tokens = {stopping.max_tokens}")
+
+
+def _check_resumed_length(resume: inference_pb2.Resume) -> None:
+    for index, choice in enumerate(resume.choices):
+        if len(choice.token_ids) > resume.effective.stopping.max_tokens:
+            raise InvalidArgument(
+                f"resume.choices[{index}].token_ids has {len(choice.token_ids)} tokens, may have at most "
+                f"max_tokens = {resume.effective.stopping.max_tokens}"
+            )

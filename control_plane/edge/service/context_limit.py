@@ -1,0 +1,51 @@
+"""How many tokens a request may have: known once the first worker is in session."""
+
+import asyncio
+
+from control_plane.edge.service.errors import ResourceExhausted, Unavailable
+
+
+class ContextLimit:
+    """Holds requests back until the limit is known, so that all are judged by the same number. Used on the clients' event loop."""
+
+    def __init__(self, grace_seconds: float, max_waiting: int) -> None:
+        self._grace_seconds = grace_seconds
+        self._max_waiting = max_waiting
+        self._num_waiting = 0
+        self._decided = asyncio.Event()
+        self._is_closed = False
+        self.tokens = 0  # 0: not known yet
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests held back."""
+        return self._num_waiting
+
+    def set(self, tokens: int) -> None:
+        """The limit is known; it is fixed by the first worker."""
+        self.tokens = tokens
+        self._decided.set()
+
+    def close(self) -> None:
+        """The server drains: whoever waits is refused."""
+        self._is_closed = True
+        self._decided.set()
+
+    async def get(self) -> int:
+        """The limit; raises Unavailable when no worker comes within the grace time, and ResourceExhausted when too many wait."""
+        if not self._decided.is_set():
+            await self._wait()
+        if self._is_closed and not self.tokens:
+            raise Unavailable("the server is shutting down")
+        return self.tokens
+
+    async def _wait(self) -> None:
+        if self._num_waiting >= self._max_waiting:
+            raise ResourceExhausted(f"{self._num_waiting} requests wait for a worker, which is the limit", retry_after_seconds=1.0)
+        self._num_waiting += 1
+        try:
+            await asyncio.wait_for(self._decided.wait(), self._grace_seconds)
+        except TimeoutError:
+            raise Unavailable(f"no worker came into session within {self._grace_seconds:g} s") from None
+        finally:
+            self._num_waiting -= 1

@@ -1,0 +1,93 @@
+"""Errors that a client sees: one class per gRPC status. Messages name field, value and limit."""
+
+from typing import ClassVar
+
+import grpc
+
+from control_plane.engine.ports import Failure, RequestFailed
+
+
+class RequestError(Exception):
+    """A request can not be answered; the message is for the client."""
+
+    code: ClassVar[grpc.StatusCode]
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class InvalidArgument(RequestError):
+    """A parameter is wrong."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFound(RequestError):
+    """There is no such model."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class AlreadyExists(RequestError):
+    """A live request has this id."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
+class FailedPrecondition(RequestError):
+    """The server is not set up for this."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ResourceExhausted(RequestError):
+    """The queue is full."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Unavailable(RequestError):
+    """The server drains, or has no worker."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class Aborted(RequestError):
+    """The request was given up after it had lost too many workers."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class Cancelled(RequestError):
+    """The request was aborted, or taken over by a resume."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+class Unimplemented(RequestError):
+    """This server can not do that yet."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class InternalError(RequestError):
+    """Our bug."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+_BY_FAILURE: dict[Failure, type[RequestError]] = {
+    Failure.INVALID_ARGUMENT: InvalidArgument,
+    Failure.ALREADY_EXISTS: AlreadyExists,
+    Failure.QUEUE_FULL: ResourceExhausted,
+    Failure.UNAVAILABLE: Unavailable,
+    Failure.ABORTED: Aborted,
+    Failure.CANCELLED: Cancelled,
+    Failure.INTERNAL: InternalError,
+}
+
+
+def error_of(failed: RequestFailed) -> RequestError:
+    """The error that tells a client how its request failed in the engine."""
+    return _BY_FAILURE[failed.failure](failed.message, failed.retry_after_seconds)

@@ -1,0 +1,128 @@
+"""The gRPC service that clients call."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.errors import InvalidArgument
+from control_plane.edge.service.parameters import check_token_ids
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, whole_response
+from control_plane.engine.ports import Output
+from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What GetServer and the descriptions of models report beside the model itself."""
+
+    version: str
+    instance_id: str
+    max_queued_requests: int
+    num_workers: Callable[[], int]
+    max_model_len: Callable[[], int]  # 0: not known yet
+
+
+class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
+    """Lives on the clients' event loop. Errors are RequestErrors; the interceptor turns them into statuses."""
+
+    def __init__(self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: LiveRequests, facts: ServerFacts) -> None:
+        self._model = model
+        self._encoder = encoder
+        self._admission = admission
+        self._live = live
+        self._facts = facts
+        self._responses = ResponseBuilder(model.tokenizer)
+        self._started_at = time.monotonic()
+
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> inference_pb2.GenerateResponse:
+        """Answer once, when every choice has finished."""
+        admitted = await self._admission.admit(request.spec)
+        collected: list[Output] = []
+        async with self._live.open(admitted.request) as stream:
+            while outputs := await stream.take():
+                collected += outputs
+        return whole_response(admitted.started, collected, self._responses)
+
+    async def GenerateStream(  # type: ignore[override]  # a coroutine that writes: gRPC cancels it wherever it waits
+        self, request: inference_pb2.GenerateStreamRequest, context: _Context
+    ) -> None:
+        """Write one Started, any number of Delta, one Finished per choice."""
+        admitted = await self._admission.admit(request.spec)
+        gatherer = DeltaGatherer(self._responses, admitted.started.effective.output.stream_interval)
+        async with self._live.open(admitted.request) as stream:
+            await context.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
+            while outputs := await stream.take():
+                for event in gatherer.events(outputs):
+                    await context.write(event)
+
+    async def Tokenize(self, request: inference_pb2.TokenizeRequest, context: _Context) -> inference_pb2.TokenizeResponse:
+        """Token ids of a text or a chat."""
+        self._admission.check_model(request.model)
+        match request.WhichOneof("prompt"):
+            case "text":
+                adds_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+                encoding = await self._encoder.text(request.text, adds_special)
+            case "chat":
+                encoding = await self._encoder.chat(request.chat, "chat")
+            case _:
+                raise InvalidArgument("prompt is absent, must be text or chat")
+        offsets = encoding.offsets if request.with_offsets else []
+        return inference_pb2.TokenizeResponse(
+            token_ids=encoding.token_ids,
+            starts=[start for start, _ in offsets],
+            ends=[end for _, end in offsets],
+            max_model_len=self._facts.max_model_len(),
+        )
+
+    async def Detokenize(self, request: inference_pb2.DetokenizeRequest, context: _Context) -> inference_pb2.DetokenizeResponse:
+        """Text of token ids."""
+        self._admission.check_model(request.model)
+        token_ids = list(request.token_ids)
+        check_token_ids(token_ids, self._model.vocab_size, "token_ids")
+        return inference_pb2.DetokenizeResponse(text=await self._encoder.detokenize(token_ids, request.skip_special_tokens))
+
+    async def ListModels(self, request: inference_pb2.ListModelsRequest, context: _Context) -> inference_pb2.ListModelsResponse:
+        """The served model."""
+        return inference_pb2.ListModelsResponse(models=[self._description()])
+
+    async def GetModel(self, request: inference_pb2.GetModelRequest, context: _Context) -> inference_pb2.GetModelResponse:
+        """Describe the served model."""
+        self._admission.check_model(request.model)
+        return inference_pb2.GetModelResponse(model=self._description())
+
+    async def GetServer(self, request: inference_pb2.GetServerRequest, context: _Context) -> inference_pb2.GetServerResponse:
+        """Describe the server."""
+        return inference_pb2.GetServerResponse(
+            version=self._facts.version,
+            instance_id=self._facts.instance_id,
+            num_workers=self._facts.num_workers(),
+            max_queued_requests=self._facts.max_queued_requests,
+            uptime_seconds=time.monotonic() - self._started_at,
+        )
+
+    async def Abort(self, request: inference_pb2.AbortRequest, context: _Context) -> inference_pb2.AbortResponse:
+        """End a live request."""
+        if not request.request_id:
+            raise InvalidArgument("request_id is empty, must name a request")
+        return inference_pb2.AbortResponse(was_live=self._live.abort(request.request_id))
+
+    def _description(self) -> inference_pb2.Model:
+        return inference_pb2.Model(
+            name=self._model.name,
+            architecture=self._model.architecture,
+            fingerprint=self._model.fingerprint,
+            vocab_size=self._model.vocab_size,
+            max_model_len=self._facts.max_model_len(),
+            end_token_ids=sorted(self._model.end_token_ids),
+            has_chat_template=self._model.chat_template is not None,
+            default_sampling=self._model.default_sampling,
+        )

@@ -1,0 +1,79 @@
+"""Turns prompts into token ids without holding the event loop up."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unimplemented
+from control_plane.edge.text.chat_template import TemplateRefused
+from control_plane.edge.text.tokenizer import Encoding
+from pypto_serving.inference.v1 import inference_pb2
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+#: Shorter texts are encoded faster than they are handed to a thread.
+_INLINE_CHARACTERS = 1000
+
+
+class PromptEncoder:
+    """Encodes texts and chats; long ones on threads of its own. Used on the clients' event loop."""
+
+    def __init__(self, model: ServedModel, num_threads: int = 2) -> None:
+        self._tokenizer = model.tokenizer
+        self._template = model.chat_template
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def text(self, text: str, add_special_tokens: bool = True) -> Encoding:
+        """Encode plain text."""
+        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens)
+
+    async def chat(self, chat: inference_pb2.Chat, path: str) -> Encoding:
+        """Render a conversation and encode it; the template writes all special tokens. Raises a RequestError."""
+        messages = [_template_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)]
+        if not messages:
+            raise InvalidArgument(f"{path}.messages is empty, must have at least one message")
+        if chat.tools:
+            raise Unimplemented(f"{path}.tools is not implemented yet")
+        if chat.template_arguments:
+            raise Unimplemented(f"{path}.template_arguments is not implemented yet")
+        if self._template is None:
+            raise FailedPrecondition(
+                f"{path}: the model has no chat template; send the prompt as text, or start the server with --chat-template FILE"
+            )
+        opens_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+        size = sum(len(message["content"]) for message in messages)
+        try:
+            text = await self._run(size, self._template.render, messages, opens_turn)
+        except TemplateRefused as error:
+            raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
+        return await self.text(text, add_special_tokens=False)
+
+    async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        """Text of token ids."""
+        return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
+
+    async def _run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if size <= _INLINE_CHARACTERS:
+            return function(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+def _template_message(message: inference_pb2.ChatMessage, path: str) -> dict[str, str]:
+    """A message as templates know it."""
+    if message.tool_calls:
+        raise Unimplemented(f"{path}.tool_calls is not implemented yet")
+    if message.tool_call_id:
+        raise Unimplemented(f"{path}.tool_call_id is not implemented yet")
+    if not message.role:
+        raise InvalidArgument(f"{path}.role is empty, must say who speaks")
+    if not message.HasField("content"):
+        raise InvalidArgument(f"{path}.content is absent, must be given (it may be empty)")
+    named = {"name": message.name} if message.name else {}
+    return {"role": message.role, "content": message.content, **named}
