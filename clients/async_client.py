@@ -67,6 +67,10 @@ class AsyncClient:
 
         Closing the iterator (`contextlib.aclosing`), or dropping it, cancels the request.
         """
+        return self.send(request)
+
+    def send(self, request: Request) -> AsyncGenerator[Event, None]:
+        """As `stream`, for a request that is built already."""
         return self._events(Generation(request), request.timeout)
 
     async def _events(self, generation: Generation, timeout: float | None) -> AsyncGenerator[Event, None]:

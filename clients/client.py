@@ -63,6 +63,10 @@ class Client:
 
         Closing the iterator (`contextlib.closing`), or dropping it, cancels the request.
         """
+        return self.send(request)
+
+    def send(self, request: Request) -> Generator[Event, None, None]:
+        """As `stream`, for a request that is built already."""
         return self._events(Generation(request), request.timeout)
 
     def _events(self, generation: Generation, timeout: float | None) -> Generator[Event, None, None]:

@@ -87,10 +87,10 @@ class Attempts:
         limit = self._patience.resume_seconds if resuming else self._patience.connect_seconds
         assert self._trouble_since is not None
         if now + delay - self._trouble_since >= limit:
-            raise self._give_up(error, num_tokens)
+            raise self._give_up(error, num_tokens) from error
         if self._deadline is not None and now + delay >= self._deadline:
             message = f"timeout of {self._timeout} s, last failure: {error.message}"
-            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, message, error.request_id)
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, message, error.request_id) from error
         logger.log(
             logging.WARNING if resuming else logging.INFO,
             "%s failed (%s); next try at %s in %.1f s",

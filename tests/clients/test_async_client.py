@@ -71,22 +71,29 @@ async def test_stream_cut_off_without_an_error_is_resumed(server):
         assert (await client.generate("hello")).text == ALL_TEXT
 
 
+async def read_then_kill(stream, server):
+    """The texts of two events; a third never comes."""
+    server.service.free_tokens = 1
+    server.service.gate.clear()
+    texts = [(await anext(stream)).text for _ in range(2)]
+    await server.kill()
+    return texts
+
+
 async def test_server_killed_and_restarted_on_its_port_continues(server):
     async with AsyncClient(server.target) as client, aclosing(client.stream("hello")) as stream:
-        texts = [(await anext(stream)).text for _ in range(2)]
-        server.service.gate.clear()
-        await server.kill()
+        texts = await read_then_kill(stream, server)
         server.service.gate.set()
         await server.start()
         texts += [event.text async for event in stream]
     assert "".join(texts) == ALL_TEXT
+    assert [spec.HasField("resume") for spec in server.service.seen] == [False, True]
 
 
 async def test_next_target_takes_over_and_is_preferred_afterwards(server):
     async with FakeServer(FakeInferenceService()) as first, AsyncClient([first.target, server.target]) as client:
         async with aclosing(client.stream("hello")) as stream:
-            texts = [(await anext(stream)).text for _ in range(2)]
-            await first.kill()
+            texts = await read_then_kill(stream, first)
             texts += [event.text async for event in stream]
         await client.generate("again")
     assert "".join(texts) == ALL_TEXT
@@ -130,14 +137,13 @@ async def test_full_queue_delays_a_resumed_request(server):
 
 
 async def test_other_model_after_a_break_is_an_error(server):
-    other = FakeInferenceService(fingerprint="f2")
-    async with FakeServer(FakeInferenceService()) as first, FakeServer(other) as second:
-        async with AsyncClient([first.target, second.target]) as client, aclosing(client.stream("hello")) as stream:
-            await anext(stream)
-            await first.kill()
-            with pytest.raises(ServingError, match="fingerprint") as caught:
-                async for _ in stream:
-                    pass
+    server.service.faults.append(Fault(after_tokens=1))
+    async with AsyncClient(server.target) as client, aclosing(client.stream("hello")) as stream:
+        await anext(stream)
+        server.service.fingerprint = "f2"
+        with pytest.raises(ServingError, match="this is f2") as caught:
+            async for _ in stream:
+                pass
     assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
 
 

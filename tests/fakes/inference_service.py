@@ -14,6 +14,9 @@ FINGERPRINT = "f1"
 PROMPT_IDS = (7, 8, 9)
 VOCAB_SIZE = 1000
 
+# Clients ping every 10 s; gRPC's own default of 5 minutes would throw them out.
+_OPTIONS = (("grpc.http2.min_ping_interval_without_data_ms", 5_000),)
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -27,11 +30,15 @@ class Fault:
 
 @dataclass
 class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
-    """`faults` are used up one per GenerateStream call; None lets a call pass. Tokens wait for `gate`, which is open at first."""
+    """`faults` are used up one per GenerateStream call; None lets a call pass.
+
+    Tokens wait for `gate`, which is open at first, except the first `free_tokens` of a call.
+    """
 
     faults: deque[Fault | None] = field(default_factory=deque)
     default_max_tokens: int = 5
     tokens_per_delta: int = 1
+    free_tokens: int = 0
     fingerprint: str = FINGERPRINT
     has_chat_template: bool = True
     seen: list[pb.GenerationSpec] = field(default_factory=list)
@@ -72,7 +79,8 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     if fault.code is grpc.StatusCode.OK:
                         return
                     await self._fail(fault, context)
-                await self.gate.wait()
+                if num_sent >= self.free_tokens:
+                    await self.gate.wait()
                 delta = self._delta(choice, index, min(index + self.tokens_per_delta, max_tokens))
                 num_sent += len(delta.token_ids)
                 self.num_generated += len(delta.token_ids)
@@ -144,7 +152,7 @@ class FakeServer:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=_OPTIONS)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self.service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")

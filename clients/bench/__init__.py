@@ -1,0 +1,1 @@
+"""Load generator: how fast a running server is, seen from outside."""

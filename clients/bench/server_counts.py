@@ -1,0 +1,42 @@
+"""What the server counted, from its Prometheus endpoint."""
+
+import asyncio
+import re
+import urllib.request
+from dataclasses import dataclass
+
+_TIMEOUT_SECONDS = 5.0
+_SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{.*\})? (?P<value>\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens of prompts, and tokens generated."""
+
+    prompt: int
+    generation: int
+
+    def __sub__(self, earlier: "TokenCounts") -> "TokenCounts":
+        return TokenCounts(self.prompt - earlier.prompt, self.generation - earlier.generation)
+
+
+async def scrape(url: str) -> TokenCounts:
+    """Read the counters at `url`; raises OSError when it does not answer, ValueError when they are not there."""
+    return parse(await asyncio.to_thread(_fetch, url))
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+        return str(response.read(), "utf-8")
+
+
+def parse(exposition: str) -> TokenCounts:
+    """The counters in Prometheus' text format, summed over their labels; raises ValueError naming one that is missing."""
+    return TokenCounts(_total(exposition, "pypto_serving_prompt_tokens_total"), _total(exposition, "pypto_serving_generation_tokens_total"))
+
+
+def _total(exposition: str, name: str) -> int:
+    values = [float(sample["value"]) for sample in _SAMPLE.finditer(exposition) if sample["name"] == name]
+    if not values:
+        raise ValueError(f"there is no {name}")
+    return int(sum(values))

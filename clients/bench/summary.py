@@ -1,0 +1,72 @@
+"""What the timelines of one load level amount to."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clients.bench.server_counts import TokenCounts
+from clients.bench.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Percentiles in seconds, linearly interpolated."""
+
+    p50: float
+    p95: float
+    p99: float
+    mean: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Distribution | None":
+        """None without values."""
+        if not values:
+            return None
+        p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
+        return cls(p50, p95, p99, float(np.mean(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One load level. Times and rates are those of requests that ended well, `received` counts the tokens of all."""
+
+    level: str
+    num_requests: int
+    failures: dict[str, int]
+    seconds: float
+    received: TokenCounts
+    requests_per_second: float
+    output_tokens_per_second: float
+    total_tokens_per_second: float
+    first_token: Distribution | None
+    per_token: Distribution | None
+    gap: Distribution | None
+    end_to_end: Distribution | None
+
+    @property
+    def num_failures(self) -> int:
+        return sum(self.failures.values())
+
+
+def summarize(level: str, timelines: Sequence[Timeline]) -> Summary:
+    """Summarize a level of at least one request; its time runs from the first request sent to the last one ended."""
+    good = [timeline for timeline in timelines if not timeline.failure]
+    seconds = max(timeline.ended_at for timeline in timelines) - min(timeline.started_at for timeline in timelines)
+    output_tokens = sum(timeline.num_tokens for timeline in good)
+    prompt_tokens = sum(timeline.prompt_tokens for timeline in good)
+    return Summary(
+        level=level,
+        num_requests=len(timelines),
+        failures=dict(Counter(timeline.failure for timeline in timelines if timeline.failure)),
+        seconds=seconds,
+        received=TokenCounts(prompt=prompt_tokens, generation=sum(timeline.num_tokens for timeline in timelines)),
+        requests_per_second=len(good) / seconds,
+        output_tokens_per_second=output_tokens / seconds,
+        total_tokens_per_second=(output_tokens + prompt_tokens) / seconds,
+        first_token=Distribution.of([timeline.first_token_seconds for timeline in good if timeline.token_times]),
+        per_token=Distribution.of([timeline.seconds_per_token for timeline in good if timeline.seconds_per_token is not None]),
+        gap=Distribution.of([gap for timeline in good for gap in timeline.gaps]),
+        end_to_end=Distribution.of([timeline.end_to_end_seconds for timeline in good]),
+    )

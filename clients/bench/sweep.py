@@ -1,0 +1,90 @@
+"""A series of load levels against one server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from clients.async_client import AsyncClient
+from clients.bench.load import closed_loop, open_loop
+from clients.bench.server_counts import TokenCounts, scrape
+from clients.bench.summary import Summary, summarize
+from clients.bench.timeline import Timeline, follow
+from clients.bench.workload import Workload
+from clients.descriptions import Model
+from clients.request import Request
+
+_SETTLE_SECONDS = 0.2
+_SETTLE_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A load: `concurrency` streams, or with `rate` a Poisson process of so many requests per second."""
+
+    num_requests: int
+    num_warm_up: int
+    max_seconds: float
+    concurrency: int = 1
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"concurrency {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A level's figures, and what the server counted meanwhile if it was asked."""
+
+    summary: Summary
+    counted: TokenCounts | None
+
+    @property
+    def is_good(self) -> bool:
+        return not self.summary.num_failures and self.counted in (None, self.summary.received)
+
+
+class Sweep:
+    """Runs levels one after the other. Each begins with a warm-up that is in no figure; the server's counts are read around the rest."""
+
+    def __init__(self, client: AsyncClient, model: Model, workload: Workload, metrics_url: str | None = None) -> None:
+        self._client = client
+        self._model = model
+        self._workload = workload
+        self._metrics_url = metrics_url
+
+    async def run(self, levels: Sequence[Level]) -> AsyncIterator[Outcome]:
+        """Yield the outcome of each level; raises OSError or ValueError when the server's counts can not be read."""
+        for level in levels:
+            yield await self._run_level(level)
+
+    async def _run_level(self, level: Level) -> Outcome:
+        warm_up = replace(self._workload, max_tokens=min(self._workload.max_tokens, 8))
+        requests = warm_up.requests(self._model, f"{level.name} warm-up", level.num_warm_up)
+        await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
+        before = await self._settled_counts()
+        requests = self._workload.requests(self._model, level.name, level.num_requests)
+        summary = summarize(level.name, await self._apply(level, requests))
+        after = await self._settled_counts()
+        return Outcome(summary, after - before if after is not None and before is not None else None)
+
+    async def _apply(self, level: Level, requests: Sequence[Request]) -> list[Timeline]:
+        if level.rate is None:
+            return await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
+        return await open_loop(self._send, requests, level.rate, level.max_seconds, self._workload.seed)
+
+    async def _send(self, request: Request) -> Timeline:
+        assert request.max_tokens is not None
+        return await follow(self._client.send(request), request.max_tokens)
+
+    async def _settled_counts(self) -> TokenCounts | None:
+        """The server's counts once they have come to rest; it may count a token a moment after it was received."""
+        if self._metrics_url is None:
+            return None
+        counts = await scrape(self._metrics_url)
+        for _ in range(_SETTLE_TRIES):
+            await asyncio.sleep(_SETTLE_SECONDS)
+            earlier, counts = counts, await scrape(self._metrics_url)
+            if counts == earlier:
+                break
+        return counts

@@ -1,0 +1,83 @@
+"""`chat`: a conversation."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from clients.cli.answer import AnswerPrinter
+from clients.cli.command import Command
+from clients.cli.connection import open_client
+from clients.cli.exit_code import ExitCode
+from clients.cli.parameters import add_parameter_arguments, request_fields
+
+if TYPE_CHECKING:
+    from clients.client import Client
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="system message at the beginning")
+    add_parameter_arguments(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    is_interactive = sys.stdin.isatty()
+    with open_client(arguments) as client:
+        conversation = Conversation(client, arguments)
+        if is_interactive:
+            print(f"{client.models()[0].name}: Ctrl-C stops an answer, /new begins anew, Ctrl-D ends", file=sys.stderr)
+        for line in _typed_lines() if is_interactive else (line.removesuffix("\n") for line in sys.stdin):
+            if line == "/new":
+                conversation.begin_anew()
+            elif line.strip():
+                conversation.say(line, is_interactive)
+    return ExitCode.OK
+
+
+class Conversation:
+    """The turns so far."""
+
+    def __init__(self, client: "Client", arguments: argparse.Namespace) -> None:
+        self._client = client
+        self._fields = request_fields(arguments)
+        self._first = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget every turn."""
+        self._messages = list(self._first)
+
+    def say(self, text: str, goes_on_after_trouble: bool) -> None:
+        """Take a user's turn and show the answer. A failed turn is forgotten; an interrupted answer is kept as far as it got."""
+        from clients.errors import ServingError
+
+        printer = AnswerPrinter()
+        turn = {"role": "user", "content": text}
+        try:
+            printer.show(self._client.stream(messages=[*self._messages, turn], **self._fields))
+        except KeyboardInterrupt:
+            if not goes_on_after_trouble:
+                raise
+            print(" [stopped]")
+        except ServingError as error:
+            if not goes_on_after_trouble:
+                raise
+            print(f"error: {error.message}", file=sys.stderr)
+            return
+        self._messages += [turn, {"role": "assistant", "content": printer.text}]
+
+
+def _typed_lines() -> Iterator[str]:
+    import readline  # noqa: F401  # gives input() its history and line editing
+
+    while True:
+        try:
+            yield input("> ")
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            print()
+            return
+
+
+COMMAND = Command("chat", "talk with the model", _add_arguments, _run)

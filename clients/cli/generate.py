@@ -1,0 +1,72 @@
+"""`generate`: one answer."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from clients.cli.answer import AnswerPrinter, show_logprobs
+from clients.cli.as_json import to_json
+from clients.cli.command import Command
+from clients.cli.connection import open_client
+from clients.cli.exit_code import ExitCode
+from clients.cli.parameters import add_parameter_arguments, request_fields
+from clients.cli.prompt import read_text
+
+if TYPE_CHECKING:
+    from clients.client import Client
+    from clients.results import Completion
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="the prompt; - or nothing reads it from standard input")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--chat", action="store_true", help="send the prompt as a user's message (default if the model has a chat template)")
+    form.add_argument("--raw", action="store_true", help="send the prompt as it is")
+    parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
+    parser.add_argument("-n", type=int, metavar="N", help="number of choices; more than one is not streamed")
+    parser.add_argument("--logprobs", type=int, nargs="?", const=0, metavar="N", help="show log probabilities, with N rivals")
+    parser.add_argument("--no-stream", action="store_true", help="show the answer when it is complete")
+    parser.add_argument("--json", action="store_true", help="one JSON object per event, or with --no-stream one for the answer")
+    add_parameter_arguments(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    text = read_text(arguments.prompt, "prompt")
+    with open_client(arguments) as client:
+        fields = request_fields(arguments) | _prompt(arguments, text, client)
+        if arguments.n is not None:
+            fields["n"] = arguments.n
+        if arguments.logprobs is not None:
+            fields |= {"logprobs": True, "top_logprobs": arguments.logprobs}
+        _answer(client, arguments, fields)
+    return ExitCode.OK
+
+
+def _prompt(arguments: argparse.Namespace, text: str, client: "Client") -> dict[str, Any]:
+    as_chat = arguments.chat or arguments.system is not None
+    if arguments.raw or not (as_chat or client.models()[0].has_chat_template):
+        return {"prompt": text}
+    system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    return {"messages": [*system, {"role": "user", "content": text}]}
+
+
+def _answer(client: "Client", arguments: argparse.Namespace, fields: dict[str, Any]) -> None:
+    if arguments.json and arguments.no_stream:
+        print(to_json(client.generate(**fields)))
+    elif arguments.json:
+        for event in client.stream(**fields):
+            print(to_json(event, event=type(event).__name__.lower()), flush=True)
+    elif arguments.no_stream or (arguments.n or 1) > 1:
+        _show_completion(client.generate(**fields))
+    else:
+        AnswerPrinter().show(client.stream(**fields))
+
+
+def _show_completion(completion: "Completion") -> None:
+    for choice in completion.choices:
+        if len(completion.choices) > 1:
+            print(f"--- choice {choice.index} ({choice.finish_reason})")
+        print(choice.text)
+        show_logprobs(choice.logprobs)
+
+
+COMMAND = Command("generate", "generate an answer to a prompt", _add_arguments, _run)

@@ -1,0 +1,48 @@
+"""`health`: whether the server is ready."""
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from clients.cli.command import Command
+from clients.cli.connection import open_client
+from clients.cli.exit_code import ExitCode
+
+if TYPE_CHECKING:
+    from clients.client import Client
+
+_POLL_SECONDS = 0.2
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until it serves, at most so long")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    deadline = time.monotonic() + arguments.wait
+    if arguments.wait:
+        arguments.connect_seconds = 0.0
+    with open_client(arguments) as client:
+        is_serving = _is_serving(client, deadline)
+        while not is_serving and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            is_serving = _is_serving(client, deadline)
+    print("SERVING" if is_serving else "NOT_SERVING")
+    if not is_serving:
+        print("the server has no worker that answers: start one with `make serve-worker`", file=sys.stderr)
+    return ExitCode.OK if is_serving else ExitCode.FAILED
+
+
+def _is_serving(client: "Client", deadline: float) -> bool:
+    from clients.errors import ServerUnreachable
+
+    try:
+        return client.is_serving()
+    except ServerUnreachable:
+        if time.monotonic() >= deadline:
+            raise
+        return False
+
+
+COMMAND = Command("health", "say whether the server is ready", _add_arguments, _run)

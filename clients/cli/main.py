@@ -1,0 +1,96 @@
+"""Entry point: parses, runs one command, and turns what went wrong into a line and an exit status."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clients.bench.command import COMMAND as BENCH
+from clients.cli.abort import COMMAND as ABORT
+from clients.cli.chat import COMMAND as CHAT
+from clients.cli.command import UsageError
+from clients.cli.connection import add_connection_arguments, targets
+from clients.cli.describe import MODELS, SERVER
+from clients.cli.exit_code import EXPLANATION, ExitCode
+from clients.cli.generate import COMMAND as GENERATE
+from clients.cli.health import COMMAND as HEALTH
+from clients.cli.tokens import DETOKENIZE, TOKENIZE
+
+if TYPE_CHECKING:
+    from clients.errors import ServingError
+
+COMMANDS = (GENERATE, CHAT, TOKENIZE, DETOKENIZE, MODELS, SERVER, HEALTH, ABORT, BENCH)
+
+_DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run one command; returns the exit status."""
+    parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    try:
+        return _run(parsed)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; what Python still flushes at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+
+
+def _parser(default_targets: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m clients",
+        description="Command line of PyPTO Serving.",
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        added = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary.capitalize() + ".",
+            epilog=EXPLANATION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(added)
+        add_connection_arguments(added, default_targets)
+        added.set_defaults(run=command.run)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not targets(arguments):
+        raise UsageError("--target: no address given")
+    from clients.errors import ServingError
+
+    try:
+        return int(arguments.run(arguments))
+    except ServingError as error:
+        print(f"error: {_explanation(error, targets(arguments))}", file=sys.stderr)
+        return _exit_code(error)
+
+
+def _exit_code(error: "ServingError") -> ExitCode:
+    from clients.errors import ServerUnreachable
+
+    return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
+
+
+def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
+    from clients.errors import ServerUnreachable
+
+    if not isinstance(error, ServerUnreachable):
+        request = f" (request {error.request_id})" if error.request_id else ""
+        return f"{error.code.name}: {error.message}{request}"
+    where = ", ".join(addresses)
+    if "failed to connect" in error.message:
+        return f"no answer from {where}: start it with `make serve-control`"
+    return f"{where} is not available: {error.__cause__}"

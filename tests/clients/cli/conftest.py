@@ -1,0 +1,54 @@
+import asyncio
+import io
+import os
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from clients.cli.main import main
+
+
+@dataclass
+class Ended:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command_line(capsys, monkeypatch):
+    """Runs the command line in a thread, with arguments, what is piped in, and a default target."""
+
+    def in_thread(arguments, environment):
+        try:
+            return main(arguments, environment)
+        except SystemExit as ended:
+            return ended.code
+
+    async def run(*arguments, stdin="", target=""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        status = await asyncio.to_thread(in_thread, arguments, {"PYPTO_SERVING_TARGET": target})
+        return Ended(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def start_process():
+    """Starts `python -m clients` with arguments and a target; standard output and error are pipes unless given."""
+
+    async def start(*arguments, target, stdout=asyncio.subprocess.PIPE):
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "clients",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=stdout,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYPTO_SERVING_TARGET": target},
+        )
+
+    return start

@@ -1,0 +1,76 @@
+import asyncio
+import os
+import signal
+import sys
+
+import grpc
+import pytest
+from fakes.inference_service import Fault
+
+
+async def test_help_tells_exit_statuses_and_loads_nothing_slow(command_line):
+    ended = await command_line("--help")
+    assert ended.status == 0
+    assert "130  interrupted" in ended.out and "generate" in ended.out
+    code = "import sys, clients.cli.main; assert not {'grpc', 'numpy', 'rich', 'google.protobuf'} & set(sys.modules)"
+    assert await (await asyncio.create_subprocess_exec(sys.executable, "-c", code)).wait() == 0
+
+
+async def test_nobody_listening_names_the_way_out(command_line, dead_target):
+    ended = await command_line("generate", "hi", "--target", dead_target, "--connect-seconds", "0.1")
+    assert (ended.status, ended.out) == (3, "")
+    assert ended.err == f"error: no answer from {dead_target}: start it with `make serve-control`\n"
+
+
+async def test_unavailable_server_is_told_apart_from_none(command_line, server):
+    server.service.faults.append(Fault(after_tokens=None, details="no live worker"))
+    ended = await command_line("generate", "hi", "--connect-seconds", "0", target=server.target)
+    assert ended.status == 3
+    assert "is not available" in ended.err and "no live worker" in ended.err
+
+
+async def test_refused_request_names_code_message_and_request(command_line, server):
+    server.service.faults.append(Fault(grpc.StatusCode.INVALID_ARGUMENT, 1, "sampling.top_p: 2 is above 1"))
+    ended = await command_line("generate", "hi", target=server.target)
+    assert ended.status == 1
+    assert "error: INVALID_ARGUMENT: sampling.top_p: 2 is above 1 (request fake-1)" in ended.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("generate", "--top-k", "x"), ("fly",), ("generate", "a", "--chat", "--raw")])
+async def test_bad_usage_is_status_two(command_line, arguments):
+    assert (await command_line(*arguments)).status == 2
+
+
+async def test_process_reads_a_pipe_and_its_environment(start_process, server):
+    process = await start_process("generate", "--raw", target=server.target)
+    assert await process.communicate(b"hi") == (b"100 101 102 103 104 \n", b"")
+    assert (process.returncode, server.service.seen[0].text) == (0, "hi")
+
+
+async def test_process_tells_of_a_broken_stream_on_standard_error(start_process, server):
+    server.service.faults.append(Fault(after_tokens=2))
+    out, err = await (await start_process("generate", "hi", target=server.target)).communicate()
+    assert out == b"100 101 102 103 104 \n"
+    assert b"scripted fault" in err and b"next try" in err
+
+
+async def test_interrupt_is_status_130_and_cancels_the_request(start_process, server):
+    server.service.gate.clear()
+    process = await start_process("generate", "--raw", "hi", target=server.target)
+    while not server.service.seen:
+        await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert await process.communicate() == (b"", b"\ninterrupted\n")
+    assert process.returncode == 130
+    await asyncio.wait_for(server.service.cancelled.wait(), 5)
+
+
+async def test_reader_that_leaves_is_no_traceback(start_process, server):
+    server.service.default_max_tokens = 20_000
+    reading, writing = os.pipe()
+    process = await start_process("generate", "--raw", "hi", target=server.target, stdout=writing)
+    os.close(writing)
+    await asyncio.to_thread(os.read, reading, 4)
+    os.close(reading)
+    assert await process.communicate() == (None, b"")
+    assert process.returncode == 1
