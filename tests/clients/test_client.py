@@ -3,10 +3,11 @@ import subprocess
 import sys
 from contextlib import closing
 
+import grpc
 import pytest
 from fakes.inference_service import Fault
 
-from clients import Client, ServerUnreachable
+from clients import Client, ServerUnreachable, ServingError
 
 
 async def in_thread(server, work):
@@ -27,6 +28,19 @@ async def test_generate_resumes(server):
 async def test_stream_has_text(server):
     texts = await in_thread(server, lambda client: [event.text for event in client.stream("hello", max_tokens=2)])
     assert texts == ["", "100 ", "101 ", ""]
+
+
+async def test_final_errors_are_not_retried(server):
+    server.service.faults.append(Fault(grpc.StatusCode.CANCELLED, 1, "aborted"))
+    with pytest.raises(ServingError, match="CANCELLED: aborted"):
+        await in_thread(server, lambda client: client.generate("hello"))
+    assert len(server.service.seen) == 1
+
+
+async def test_timeout_ends_the_request(server):
+    server.service.gate.clear()
+    with pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):
+        await in_thread(server, lambda client: client.generate("hello", timeout=0.2))
 
 
 async def test_closing_the_iterator_cancels_the_call(server):
