@@ -40,6 +40,8 @@ class SampledTokens:
 
 def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are."""
+    if not len(logits):
+        return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_))
     scores = _steer(logits, rows)
     token_ids = ops.argmax(scores)
     failed = ~scores.gather(-1, token_ids[:, None]).squeeze(-1).isfinite()

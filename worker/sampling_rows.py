@@ -58,7 +58,9 @@ class TokenMasks:
     @classmethod
     def unpack(cls, rows: Sequence[int], masks: Sequence[bytes]) -> "TokenMasks":
         """Masks as they come with a step."""
-        return cls(np.array(rows, dtype=np.int64), np.frombuffer(b"".join(masks), dtype=np.uint8).reshape(len(rows), -1 if rows else 0))
+        # A copy, as torch takes no read-only arrays.
+        allowed = np.frombuffer(bytearray().join(masks), dtype=np.uint8)
+        return cls(np.array(rows, dtype=np.int64), allowed.reshape(len(rows), len(masks[0]) if rows else 0))
 
 
 @dataclass(frozen=True, slots=True)
