@@ -27,7 +27,7 @@ def prepare_demo_model(cache: Path | None = None) -> Path:
     """The model's directory below `cache` (default: see default_cache), made when it is missing."""
     target = (cache or default_cache()) / _REVISION / MODEL_NAME
     if not target.is_dir():
-        _convert(_find_gguf(), target)
+        _convert(find_gguf(), target)
     return target
 
 
@@ -38,7 +38,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pypto-serving"
 
 
-def _find_gguf() -> Path:
+def find_gguf() -> Path:
     """The weights within the installed package, whose own dependencies are not needed."""
     spec = importlib.util.find_spec(_PACKAGE)
     folders = spec.submodule_search_locations if spec else None

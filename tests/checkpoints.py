@@ -7,6 +7,7 @@ generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.j
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics  # half a megabyte of English and code that every CPython carries
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+TinyCheckpoint = Callable[..., Path]  # the fixture tiny_checkpoint
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",

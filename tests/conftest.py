@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-TinyCheckpoint = Callable[..., Path]
-
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Factory `tiny_checkpoint(arch, dtype="float32", **config)`: the directory of a tiny model, made once per session.
 
     Families: llama, qwen2, qwen3, qwen3_moe. Other tests use the same files: copy the directory before you change it.

@@ -38,6 +38,11 @@ class PagedExecutor:
         num_pages = -(-(max_tokens or len(token_ids)) // self._page_tokens)
         return PagedSequence(list(token_ids), [[free.pop() for _ in range(num_pages)] for free in self._free])
 
+    def release(self, sequence: PagedSequence) -> None:
+        """Take the pages of a sequence back; they keep what it wrote."""
+        for free, table in zip(self._free, sequence.page_tables, strict=True):
+            free[:0] = table
+
     def step(self, *chunks: tuple[PagedSequence, int]) -> list[Tensor]:
         """Run that many next tokens of every sequence in one batch; returns the logits of each, [tokens, vocab]."""
         batch = self._batch(chunks)
@@ -50,7 +55,9 @@ class PagedExecutor:
     def logits(self, token_ids: Sequence[int], chunk: int | None = None) -> Tensor:
         """Logits of all tokens of a new sequence that runs alone, in chunks."""
         sequence = self.sequence(token_ids)
-        return torch.cat([self.step((sequence, size))[0] for size in chunk_sizes(len(token_ids), chunk or len(token_ids))])
+        logits = [self.step((sequence, size))[0] for size in chunk_sizes(len(token_ids), chunk or len(token_ids))]
+        self.release(sequence)
+        return torch.cat(logits)
 
     def greedy(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
         """The tokens that follow."""
@@ -59,6 +66,7 @@ class PagedExecutor:
         for _ in range(num_tokens):
             sequence.token_ids.append(int(self.step((sequence, chunk))[0][-1].argmax()))
             chunk = 1
+        self.release(sequence)
         return sequence.token_ids[len(token_ids) :]
 
     @property

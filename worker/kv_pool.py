@@ -20,22 +20,24 @@ class PoolDemand:
     num_partitions: int = 1
 
 
-def size_pool(specs: Sequence[CacheGroupSpec], demand: PoolDemand, free_bytes: int) -> tuple[int, ...]:
-    """Pages per partition of every group: what the demand needs, or the same share of it for all groups that fits into the memory.
+def size_pool(specs: Sequence[CacheGroupSpec], demand: PoolDemand, free_bytes: int, num_pages: int | None = None) -> tuple[int, ...]:
+    """Pages per partition of every group: `num_pages` where given, else what the demand needs, as far as it fits into the memory.
 
-    Raises StartUpError when not even one page per group fits.
+    When not all fits, every group gets the same share of its need. Raises StartUpError when less than a page per group fits, or less than
+    the given number.
     """
-    wanted = [_wanted_pages(spec, demand) for spec in specs]
+    wanted = [_wanted_pages(spec, demand) if num_pages is None else num_pages for spec in specs]
     wanted_bytes = sum(pages * spec.page_bytes for pages, spec in zip(wanted, specs, strict=True)) * demand.num_partitions
-    budget_bytes = free_bytes * _SHARE_OF_FREE_MEMORY
-    share = min(1.0, budget_bytes / wanted_bytes)
+    if num_pages is not None and wanted_bytes > free_bytes:
+        raise StartUpError(f"--num-pages {num_pages} takes {wanted_bytes:,} bytes; {free_bytes:,} bytes are free")
+    if num_pages is not None:
+        return tuple(wanted)
+    share = min(1.0, free_bytes * _SHARE_OF_FREE_MEMORY / wanted_bytes)
     pages = tuple(int(share * pages) for pages in wanted)
     if min(pages) < 1:
-        raise StartUpError(
-            f"no KV page fits into the memory: {_SHARE_OF_FREE_MEMORY:.0%} of {free_bytes:,} free bytes; "
-            f"a page takes {sum(spec.page_bytes for spec in specs):,} bytes",
-            exit_code=1,
-        )
+        page_bytes = sum(spec.page_bytes for spec in specs)
+        budget = f"{_SHARE_OF_FREE_MEMORY:.0%} of {free_bytes:,} free bytes"
+        raise StartUpError(f"no KV page fits into the memory: {budget}; a page takes {page_bytes:,} bytes", exit_code=1)
     return pages
 
 

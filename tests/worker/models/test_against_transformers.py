@@ -1,0 +1,105 @@
+"""Logits equal transformers', whatever the family, the config and the way the tokens are cut into steps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import ARCHITECTURES, TinyCheckpoint
+from oracle import Oracle, relative_difference
+from paged_batches import PagedExecutor
+
+from worker.models import Placement, load_model
+
+PAGE = 16
+TOKEN_IDS = [(37 * index + 11) % 1024 for index in range(61)]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "untied": ("llama", {"tie_word_embeddings": False}),
+    "untied-qwen3": ("qwen3", {"tie_word_embeddings": False}),
+    "tied-moe": ("qwen3_moe", {"tie_word_embeddings": True}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "biases-qwen3": ("qwen3", {"attention_bias": True}),
+    "large-heads": ("qwen3", {"head_dim": 32}),
+    "large-heads-llama": ("llama", {"head_dim": 32}),
+    "one-kv-head": ("qwen3", {"num_key_value_heads": 1}),
+    "no-grouping": ("qwen2", {"num_key_value_heads": 4}),
+    "absent-kv-heads": ("llama", {"num_key_value_heads": None}),
+    "absent-head-dim": ("qwen2", {"head_dim": None}),
+    "absent-head-dim-qwen3": ("qwen3", {"head_dim": None, "hidden_size": 512}),
+    "absent-eps": ("llama", {"rms_norm_eps": None}),
+    "absent-theta": ("llama", {"rope_theta": None}),
+    "theta": ("llama", {"rope_theta": 500.0}),
+    "rope-parameters": ("llama", {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+    "linear-new-style": ("qwen3", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0}}),
+    "llama3": ("llama", {"rope_scaling": LLAMA3, "rope_theta": 500000.0}),
+    "llama3-new-style": ("llama", {"rope_theta": None, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}),
+    "yarn": ("qwen2", {"rope_scaling": YARN, "max_position_embeddings": 64}),
+    "yarn-new-style": ("qwen3", {"rope_parameters": {**YARN, "rope_theta": 1e6}, "max_position_embeddings": 64}),
+    "yarn-attention-factor": ("llama", {"rope_scaling": {**YARN, "attention_factor": 1.5}, "max_position_embeddings": 64}),
+    "yarn-mscale": ("llama", {"rope_scaling": {**YARN, "mscale": 1.2, "mscale_all_dim": 0.8}, "max_position_embeddings": 64}),
+    "yarn-untruncated": ("llama", {"rope_scaling": {**YARN, "truncate": False, "beta_fast": 16.0}, "max_position_embeddings": 64}),
+    "unscaled-weights": ("qwen3_moe", {"norm_topk_prob": False}),
+    "absent-norm-topk": ("qwen3_moe", {"norm_topk_prob": None}),
+    "every-second-layer": ("qwen3_moe", {"decoder_sparse_step": 2}),
+    "mlp-only-layers": ("qwen3_moe", {"mlp_only_layers": [1]}),
+    "window": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+    "window-by-layer-type": (
+        "qwen3",
+        {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "window-everywhere": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 8}),
+    "window-unused": ("qwen2", {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 1}),
+}
+
+
+def load(directory: Path, dtype: torch.dtype = torch.float32) -> PagedExecutor:
+    return PagedExecutor(load_model(directory, Placement(dtype, torch.device("cpu"), page_tokens=PAGE)))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_logits_equal_in_chunks_of_any_size(arch: str, tiny_checkpoint: TinyCheckpoint) -> None:
+    directory = tiny_checkpoint(arch)
+    expected, executor = Oracle(directory).logits(TOKEN_IDS), load(directory)
+    for chunk in (len(TOKEN_IDS), 1, 7, PAGE - 1, PAGE, PAGE + 1):
+        assert relative_difference(executor.logits(TOKEN_IDS, chunk), expected) < 1e-4, chunk
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_logits_equal_in_mixed_batches(arch: str, tiny_checkpoint: TinyCheckpoint) -> None:
+    directory = tiny_checkpoint(arch)
+    oracle, executor = Oracle(directory), load(directory)
+    sequences = [executor.sequence(TOKEN_IDS[start:]) for start in (0, 20, 40)]
+    steps = [(21, 0, 1), (1, 30, 1), (1, 1, 7), (17, 1, 1), (1, 9, 1)]
+    logits: list[list[torch.Tensor]] = [[], [], []]
+    for step in steps:
+        running = [index for index, num_tokens in enumerate(step) if num_tokens]
+        for index, rows in zip(running, executor.step(*((sequences[index], step[index]) for index in running)), strict=True):
+            logits[index].append(rows)
+    for sequence, rows in zip(sequences, map(torch.cat, logits), strict=True):
+        assert relative_difference(rows, oracle.logits(sequence.token_ids)[: len(rows)]) < 1e-4
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_equal_for_every_config(name: str, tiny_checkpoint: TinyCheckpoint) -> None:
+    arch, fields = CONFIGS[name]
+    directory = tiny_checkpoint(arch, **fields)
+    expected, executor = Oracle(directory).logits(TOKEN_IDS), load(directory)
+    assert relative_difference(executor.logits(TOKEN_IDS), expected) < 1e-4
+    assert relative_difference(executor.logits(TOKEN_IDS, 17), expected) < 1e-4
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_logits_in_bfloat16_are_close(arch: str, tiny_checkpoint: TinyCheckpoint) -> None:
+    directory = tiny_checkpoint(arch, "bfloat16")
+    exact, executor = Oracle(directory).logits(TOKEN_IDS), load(directory, torch.bfloat16)
+    errors = (executor.logits(TOKEN_IDS) - exact).abs().mean(-1) / (exact.max() - exact.min())
+    assert float(errors.median()) < 0.01

@@ -1,0 +1,59 @@
+"""Free memory of a machine and of a control group, read from a made-up /proc and /sys."""
+
+from pathlib import Path
+
+import pytest
+
+from worker.host_memory import free_host_bytes
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "proc/meminfo", f"MemTotal: {64 * GIB // 1024} kB\nMemAvailable: {32 * GIB // 1024} kB\n")
+    return tmp_path
+
+
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def write_group(folder: Path, limit: object, usage: int, inactive_file: int = 0) -> None:
+    write(folder / "memory.max", limit)
+    write(folder / "memory.current", usage)
+    write(folder / "memory.stat", f"anon 5\ninactive_file {inactive_file}")
+
+
+def test_available_memory_without_a_group(root: Path) -> None:
+    assert free_host_bytes(root) == 32 * GIB
+
+
+def test_group_without_a_limit(root: Path) -> None:
+    write_group(root / "sys/fs/cgroup", "max", 3 * GIB)
+    assert free_host_bytes(root) == 32 * GIB
+
+
+def test_group_limit_less_what_is_used_and_can_not_be_reclaimed(root: Path) -> None:
+    write_group(root / "sys/fs/cgroup", 8 * GIB, 3 * GIB, inactive_file=GIB)
+    assert free_host_bytes(root) == 6 * GIB
+
+
+def test_tightest_of_nested_groups(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/slice/service")
+    write_group(root / "sys/fs/cgroup/slice", 4 * GIB, GIB)
+    write_group(root / "sys/fs/cgroup/slice/service", 6 * GIB, GIB)
+    assert free_host_bytes(root) == 3 * GIB
+
+
+def test_group_of_version_1(root: Path) -> None:
+    folder = root / "sys/fs/cgroup/memory"
+    write(folder / "memory.limit_in_bytes", 2 * GIB)
+    write(folder / "memory.usage_in_bytes", GIB)
+    write(folder / "memory.stat", "total_inactive_file 0")
+    assert free_host_bytes(root) == GIB
+
+
+def test_this_machine_has_memory() -> None:
+    assert free_host_bytes() > 0

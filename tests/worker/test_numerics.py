@@ -1,0 +1,20 @@
+"""What the numerics id tells apart."""
+
+import torch
+
+from worker.numerics import numerics_id
+
+CPU = torch.device("cpu")
+
+
+def test_numerics_id_names_type_library_device_and_tile() -> None:
+    dtype, library, device, tile, kernels = numerics_id(torch.bfloat16, CPU, 2).split("/")
+    assert (dtype, library, tile) == ("bfloat16", f"torch-{torch.__version__}", "tile-2")
+    assert device.startswith("cpu-") and kernels
+
+
+def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
+    before, expected = torch.get_num_threads(), numerics_id(torch.float32, CPU, 1)
+    torch.set_num_threads(1)
+    assert numerics_id(torch.float32, CPU, 1) == expected
+    torch.set_num_threads(before)
