@@ -1,10 +1,278 @@
 """Decides what every worker runs next."""
 
+import itertools
+from dataclasses import dataclass
+
+from control_plane.core.kv_cache import max_sequence_length
 from control_plane.core.options import SchedulerOptions
+from control_plane.core.page_tables import PrefixHit
+from control_plane.core.replica import Replica, StepOutcome
+from control_plane.core.sequence import Sequence
+from control_plane.core.step import Step, StepResult, WorkerDescription
+from control_plane.core.step_builder import StepBuilder
+from control_plane.core.waiting_queue import WaitingQueue
+
+#: Waiting sequences looked at in one pass; bounds its cost.
+_MAX_CANDIDATES = 16
+
+#: A running sequence weighs as much as so many tokens that wait to be computed.
+_SEQUENCE_WEIGHT = 16
+
+
+class ReplicaRefused(ValueError):
+    """A worker can not be used beside the earlier ones; the message says why."""
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """What happened since the start."""
+
+    prompt_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    readmissions: int = 0
+    worker_losses: int = 0
+    numerics_changes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    replica: Replica
+    hit: PrefixHit
+    cost: int  # tokens to be computed there before this sequence is through
 
 
 class Scheduler:
-    """One waiting queue and one replica per worker in session."""
+    """One waiting queue and one replica per worker in session. Not thread-safe; time is passed in, in seconds."""
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         self.options = options or SchedulerOptions()
+        self.max_model_len: int | None = None  # fixed by the first worker
+        self.replicas: list[Replica] = []
+        self.waiting = WaitingQueue()
+        self.counters = SchedulerCounters()
+        self._arrivals = itertools.count(1)
+        self._generations = itertools.count(1)
+        self._started: list[Sequence] = []
+
+    # Workers
+
+    def add_replica(self, description: WorkerDescription, now: float) -> Replica:
+        """Take a worker in; raises ReplicaRefused. The first one fixes `max_model_len`."""
+        holds = min(description.max_model_len, max_sequence_length(description.cache_groups))
+        if self.max_model_len is None:
+            self.max_model_len = min(holds, self.options.max_model_len or holds)
+        if holds < self.max_model_len:
+            raise ReplicaRefused(f"worker {description.address} holds sequences of {holds} tokens, max_model_len is {self.max_model_len}")
+        replica = Replica(description, self.options)
+        self.replicas.append(replica)
+        self._workers_changed(now)
+        for other in self.replicas:
+            if other.draining:
+                self.drain_replica(other, now)
+        return replica
+
+    def remove_replica(self, replica: Replica, now: float) -> list[Sequence]:
+        """Forget a lost worker and admit its sequences again; returns those that have lost too many and are to be finished."""
+        exhausted = self._count_losses(replica)
+        self._move_all(replica, now)
+        self.replicas.remove(replica)
+        self._workers_changed(now)
+        return exhausted
+
+    def reset_replica(self, replica: Replica, now: float, counts: bool = False) -> list[Sequence]:
+        """Forget what a worker holds, because it is told to forget it; nothing is sent to it until `reset_done`.
+
+        Its sequences are admitted again. `counts`: it failed under them, which counts like a loss; returns those that have lost too many
+        and are to be finished.
+        """
+        exhausted = self._count_losses(replica) if counts else []
+        self._move_all(replica, now)
+        replica.clear()
+        replica.resetting = True
+        return exhausted
+
+    def reset_done(self, replica: Replica) -> None:
+        """The worker holds nothing any more."""
+        replica.resetting = False
+
+    def drain_replica(self, replica: Replica, now: float) -> None:
+        """Give a worker nothing new, and move its sequences if another one can take them."""
+        replica.draining = True
+        self._workers_changed(now)
+        targets = self._numerics_ids()
+        for sequence in tuple(replica.running):
+            if targets and (sequence.numerics_id is None or sequence.numerics_id in targets):
+                self.readmit(sequence, now)
+
+    # Sequences
+
+    def submit(self, sequence: Sequence, now: float) -> None:
+        """Let a new sequence wait for its admission. Waiting improves the priority, at the same rate for all: the order never changes."""
+        age_credit = sequence.arrival_time / self.options.ageing_seconds
+        sequence.order = (sequence.priority + age_credit, next(self._arrivals))
+        self.waiting.push(sequence, now)
+
+    def readmit(self, sequence: Sequence, now: float) -> None:
+        """Take a sequence off its worker and let it wait again, with all its tokens, in its old place in the order."""
+        assert sequence.replica is not None
+        sequence.replica.remove(sequence)
+        self._wait_again(sequence, now)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget a sequence, wherever it is."""
+        if sequence.replica is not None:
+            sequence.replica.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def overdue(self, now: float) -> list[Sequence]:
+        """Sequences that waited for a worker for the whole grace time."""
+        return self.waiting.overdue(now, self.options.grace_seconds)
+
+    def next_overdue(self) -> float | None:
+        """When `overdue` will have something to say unless a worker comes."""
+        return self.waiting.next_overdue(self.options.grace_seconds)
+
+    # Steps
+
+    def schedule(self, now: float) -> list[tuple[Replica, Step]]:
+        """Build at most one step for every worker that takes one; each is to be sent at once."""
+        builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
+        others_wait = len(self.waiting) > self.waiting.num_stranded
+        for replica, builder in builders.items():
+            builder.run_live(others_wait and replica.takes_sequence)
+            for victim in builder.preempted:
+                self.counters.preemptions += 1
+                self._wait_again(victim, now)
+        if others_wait:
+            self._admit(builders, {replica for replica, builder in builders.items() if builder.preempted}, now)
+        steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
+        return [(replica, step) for replica, step in steps if step is not None]
+
+    def update(self, replica: Replica, result: StepResult) -> StepOutcome:
+        """Take in a result; raises StateMismatch, upon which the replica is to be reset."""
+        outcome = replica.update(result)
+        numerics_id = replica.description.numerics_id
+        for sequence, _, _ in outcome.tokens:
+            sequence.numerics_id = numerics_id
+            sequence.num_losses = 0
+        return outcome
+
+    def take_started(self) -> list[Sequence]:
+        """Sequences that were scheduled for the first time since the last call."""
+        started, self._started = self._started, []
+        return started
+
+    def abandon(self) -> None:
+        """Forget every sequence, whatever state they are in, and what the workers hold; those are to be reset."""
+        for replica in self.replicas:
+            replica.abandon()
+        self.waiting.clear()
+
+    def forget_cached(self) -> int:
+        """Free every page that no sequence uses; returns how many."""
+        return sum(replica.kv.forget_cached() for replica in self.replicas)
+
+    def check_integrity(self) -> None:
+        """Assert the conservation of pages on every worker."""
+        for replica in self.replicas:
+            replica.kv.check_integrity()
+
+    # Admission
+
+    def _admit(self, builders: dict[Replica, StepBuilder], closed: set[Replica], now: float) -> None:
+        """Place waiting sequences, in order; those that do not fit are overtaken, but not too often."""
+        loads = {replica: replica.num_pending_tokens + _SEQUENCE_WEIGHT * len(replica.running) for replica in self.replicas}
+        passed: list[Sequence] = []  # they do not fit now
+        deferred: list[Sequence] = []  # their place takes no step now
+        candidates = itertools.islice(self.waiting.candidates(), _MAX_CANDIDATES)
+        while _any_open(builders, closed) and (sequence := next(candidates, None)):
+            place = self._place(sequence, closed, loads)
+            builder = builders.get(place.replica) if place else None
+            if place is None:
+                passed.append(sequence)
+                if sequence.num_overtakes >= self.options.max_overtakes:
+                    closed.update(self._eligible(sequence))
+            elif builder is None or builder.budget == 0:
+                deferred.append(sequence)
+            else:
+                self._start(sequence, place, builder, now)
+                loads[place.replica] = place.cost + _SEQUENCE_WEIGHT
+                for other in passed:
+                    other.num_overtakes += 1
+        for sequence in passed + deferred:
+            self.waiting.put_back(sequence)
+
+    def _place(self, sequence: Sequence, closed: set[Replica], loads: dict[Replica, int]) -> _Place | None:
+        """Find the place where the least is to be computed: what is pending there, and what its cache lacks of the sequence."""
+        places = []
+        for replica in self._eligible(sequence):
+            if not replica.takes_sequence or replica in closed:
+                continue
+            for partition in range(replica.description.num_partitions):
+                hit = replica.kv.find_prefix(sequence.hashes, partition, sequence.max_hit_tokens)
+                if replica.kv.fits(hit, sequence.num_admission_tokens, keep_reserve=bool(replica.running)):
+                    cost = loads[replica] + len(sequence.token_ids) - hit.num_tokens
+                    places.append(_Place(replica, hit, cost))
+        return min(places, key=lambda place: place.cost, default=None)
+
+    def _eligible(self, sequence: Sequence) -> list[Replica]:
+        """Workers under whose numerics a sequence may run."""
+        return [replica for replica in self.replicas if sequence.numerics_id in (None, replica.description.numerics_id)]
+
+    def _start(self, sequence: Sequence, place: _Place, builder: StepBuilder, now: float) -> None:
+        self.waiting.remove(sequence)
+        place.replica.place(sequence, next(self._generations), place.hit)
+        if sequence.num_admissions == 1:
+            sequence.first_scheduled_time = now
+            self._started.append(sequence)
+            if sequence.num_generated_tokens == 0:
+                self.counters.prompt_tokens += sequence.num_prompt_tokens
+            self.counters.prefix_query_tokens += sequence.num_prompt_tokens
+            self.counters.prefix_hit_tokens += sequence.num_cached_tokens
+        builder.admit(sequence, others_wait=len(self.waiting) > self.waiting.num_stranded and place.replica.takes_sequence)
+
+    # Moving
+
+    def _count_losses(self, replica: Replica) -> list[Sequence]:
+        exhausted = []
+        for sequence in replica.sequences_in_flight():
+            sequence.num_losses += 1
+            if sequence.num_losses >= self.options.max_losses:
+                exhausted.append(sequence)
+        return exhausted
+
+    def _move_all(self, replica: Replica, now: float) -> None:
+        self.counters.worker_losses += len(replica.running)
+        for sequence in tuple(replica.running):
+            self.readmit(sequence, now)
+
+    def _wait_again(self, sequence: Sequence, now: float) -> None:
+        self.counters.readmissions += 1
+        self._untie(sequence)
+        self.waiting.push(sequence, now)
+
+    def _workers_changed(self, now: float) -> None:
+        numerics_ids = self._numerics_ids()
+        self.waiting.strand(numerics_ids, now)
+        if self.options.continue_on_numerics_change and numerics_ids:
+            for sequence in self.waiting.tied_and_stranded():
+                self.waiting.remove(sequence)
+                self._untie(sequence)
+                self.waiting.push(sequence, now)
+
+    def _numerics_ids(self) -> set[str]:
+        return {replica.description.numerics_id for replica in self.replicas if not replica.draining}
+
+    def _untie(self, sequence: Sequence) -> None:
+        """Let a sequence go on under other numerics, if that is wanted and its own are gone."""
+        numerics_ids = self._numerics_ids()
+        if self.options.continue_on_numerics_change and sequence.numerics_id and numerics_ids and sequence.numerics_id not in numerics_ids:
+            sequence.numerics_id = None
+            self.counters.numerics_changes += 1
+
+
+def _any_open(builders: dict[Replica, StepBuilder], closed: set[Replica]) -> bool:
+    return any(replica.takes_sequence and builder.budget and replica not in closed for replica, builder in builders.items())

@@ -1,20 +1,30 @@
-"""The engine loop."""
+"""The engine loop: update, schedule, execute, publish."""
 
+import asyncio
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
-from control_plane.core.scheduler import Scheduler
-from control_plane.core.step import StepResult
+from control_plane.core.replica import Replica, StateMismatch, StepFailed
+from control_plane.core.scheduler import ReplicaRefused, Scheduler
+from control_plane.core.sequence import Sequence
+from control_plane.core.step import Step, StepResult
+from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import GenerationRequest, OutputSink, Worker
-from control_plane.engine.state import EngineState
+from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker, WorkerRefused
+from control_plane.engine.state import EngineState, SequenceState
+from control_plane.engine.stats import EngineStats, picture
+
+_logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Schedule, execute, update, publish. Implements WorkerEvents.
+    """Drives the scheduler. Implements WorkerEvents.
 
-    Every method is to be called on the engine's event loop; only the property `gauges` may be read on any thread.
+    Every method is to be called on the engine's event loop; only the property `gauges` may be read on any thread. Every submitted request
+    gets exactly one end, in the order of submission where request ids are equal: RequestFailed, or SequenceFinished for each choice.
     """
 
     def __init__(
@@ -24,54 +34,241 @@ class Engine:
         metrics: EngineMetrics,
         options: EngineOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None: ...
+    ) -> None:
+        self._scheduler = scheduler
+        self._sink = sink
+        self._options = options or EngineOptions()
+        self._clock = clock
+        self._stats = EngineStats(metrics)
+        self._requests = LiveRequests(scheduler, self._stats, self._options)
+        self._replicas: dict[Worker, Replica] = {}
+        self._workers: dict[Replica, Worker] = {}
+        self._results: deque[tuple[Worker, StepResult]] = deque()
+        self._stopping = False
+        self._healthy = True
+        self._drained = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._woken_time = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._gauges = picture(scheduler, healthy=True)
+        self._gauges_time = clock()
+        self._gauges_stale = False
+
+    # The loop
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        while not self._stopping:
+            await self._woken.wait()
+            self._woken.clear()
+            self._stats.observed.loop_lag_seconds = self._clock() - self._woken_time
+            self.turn()
+            self._set_timer()
+        self._cancel_timer()
+
+    def turn(self) -> None:
+        """One pass of the loop."""
+        now = self._clock()
+        try:
+            self._take_results(now)
+            self._fail_overdue(now)
+            for replica, step in self._scheduler.schedule(now):
+                self._execute(replica, step)
+        except Exception:
+            self._recover()
+        self._publish(now)
+
+    def stop(self) -> None:
+        """End `run` after the pass under way; live requests get no further output."""
+        self._stopping = True
+        self._wake()
+
+    def _take_results(self, now: float) -> None:
+        while self._results:
+            worker, result = self._results.popleft()
+            replica = self._replicas.get(worker)
+            if replica is None or replica.resetting:
+                continue
+            try:
+                outcome = self._scheduler.update(replica, result)
+            except StateMismatch as error:
+                self._reset(worker, str(error), counts=isinstance(error, StepFailed))
+                continue
+            self._stats.stepped(outcome, result, now)
+            self._requests.take(outcome, now)
+            self._healthy = True
+
+    def _fail_overdue(self, now: float) -> None:
+        for sequence in self._scheduler.overdue(now):
+            grace = self._scheduler.options.grace_seconds
+            self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, f"no worker within {grace:g} s")
+
+    def _execute(self, replica: Replica, step: Step) -> None:
+        worker = self._workers[replica]
+        try:
+            worker.submit(step)
+        except Exception:
+            _logger.exception("step %d can not be sent to %s", step.step_id, replica.description.address)
+            self._reset(worker, "step not sent")
+
+    def _publish(self, now: float) -> None:
+        for sequence in self._scheduler.take_started():
+            self._stats.started(sequence)
+        self._stats.tell(self._scheduler.counters)
+        self._gauges_stale = True
+        if now - self._gauges_time >= self._options.gauge_seconds:
+            self._take_gauges(now)
+        outputs = self._requests.take_outputs()
+        if outputs:
+            self._sink.publish(outputs)
+        if self._requests.draining and not self._requests:
+            self._drained.set()
+
+    def _recover(self) -> None:
+        """Go on after a defect of ours that no request can be blamed for: all of them end, and everybody starts from nothing."""
+        _logger.exception("engine failed; every request ends")
+        self._healthy = False
+        self._results.clear()
+        self._requests.abandon()
+        self._scheduler.abandon()
+        for worker in self._replicas:
+            worker.reset()
+
+    # Requests
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
+        self._requests.submit(request, self._clock())
+        self._wake()
+
+    def abort(self, request_id: str) -> bool:
+        """End a live request with RequestFailed CANCELLED; returns whether it was live."""
+        was_live = self._requests.abort(request_id)
+        self._wake()
+        return was_live
+
+    def drain(self) -> None:
+        """Refuse new requests and end those that never ran with UNAVAILABLE; the others run to their end."""
+        self._requests.drain()
+        self._wake()
+
+    async def drained(self) -> None:
+        """Return when a drain has begun and no request is live."""
+        await self._drained.wait()
+
+    # For operators
 
     @property
     def gauges(self) -> EngineGauges:
         """The latest picture; may be read on any thread."""
-        raise NotImplementedError
-
-    async def run(self) -> None:
-        """Serve until `stop`."""
-
-    def stop(self) -> None:
-        """End `run` after the pass under way; live requests get no further output."""
-
-    def submit(self, request: GenerationRequest) -> None:
-        """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
-
-    def abort(self, request_id: str) -> bool:
-        """End a live request with RequestFailed CANCELLED; returns whether it was live."""
-        raise NotImplementedError
-
-    def drain(self) -> None:
-        """Refuse new requests and end those that never ran with UNAVAILABLE; the others run to their end."""
-
-    async def drained(self) -> None:
-        """Return when no request is live."""
+        return self._gauges
 
     def snapshot(self, with_sequences: bool = False) -> EngineState:
         """Take a consistent picture."""
-        raise NotImplementedError
+        sequences = self._requests.sequences if with_sequences else []
+        return EngineState(picture(self._scheduler, self._healthy), tuple(_state(sequence) for sequence in sequences))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
-        raise NotImplementedError
+        return self._scheduler.forget_cached()
+
+    # Worker events
 
     def worker_joined(self, worker: Worker) -> None:
-        """See WorkerEvents."""
+        """See WorkerEvents; raises WorkerRefused."""
+        is_first = self._scheduler.max_model_len is None
+        try:
+            replica = self._scheduler.add_replica(worker.description, self._clock())
+        except ReplicaRefused as error:
+            raise WorkerRefused(str(error)) from error
+        self._replicas[worker], self._workers[replica] = replica, worker
+        if is_first:
+            self._requests.fail_too_long()
+        self._take_gauges(self._clock())
+        self._wake()
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
         """See WorkerEvents."""
+        self._results.append((worker, result))
+        self._wake()
 
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:
         """See WorkerEvents."""
+        self._take_results(self._clock())
+        if worker in self._replicas:
+            self._reset(worker, f"digest mismatch after step {step_id}")
+        self._wake()
 
     def reset_done(self, worker: Worker) -> None:
         """See WorkerEvents."""
+        if worker in self._replicas:
+            self._scheduler.reset_done(self._replicas[worker])
+        self._wake()
 
     def worker_draining(self, worker: Worker) -> None:
         """See WorkerEvents."""
+        if worker in self._replicas:
+            self._scheduler.drain_replica(self._replicas[worker], self._clock())
+        self._wake()
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
         """See WorkerEvents."""
+        self._take_results(self._clock())
+        replica = self._replicas.pop(worker, None)
+        if replica is not None:
+            del self._workers[replica]
+            self._fail_exhausted(self._scheduler.remove_replica(replica, self._clock()), f"worker lost: {reason}")
+            self._take_gauges(self._clock())
+        self._wake()
+
+    def _reset(self, worker: Worker, reason: str, counts: bool = False) -> None:
+        replica = self._replicas[worker]
+        _logger.warning("worker %s is reset: %s", replica.description.address, reason)
+        if not replica.resetting:
+            self._fail_exhausted(self._scheduler.reset_replica(replica, self._clock(), counts), reason)
+            worker.reset()
+
+    def _fail_exhausted(self, sequences: list[Sequence], reason: str) -> None:
+        for sequence in sequences:
+            limit = self._scheduler.options.max_losses
+            self._stats.observed.replays_exhausted += 1
+            self._requests.fail_sequence(sequence, Failure.ABORTED, f"lost {limit} workers without a new token; the last time: {reason}")
+
+    # Waking
+
+    def _wake(self) -> None:
+        if not self._woken.is_set():
+            self._woken_time = self._clock()
+            self._woken.set()
+
+    def _set_timer(self) -> None:
+        """Wake up by itself when a sequence is overdue or the gauges are old."""
+        self._cancel_timer()
+        dues = [] if (overdue := self._scheduler.next_overdue()) is None else [overdue]
+        if self._gauges_stale:
+            dues.append(self._gauges_time + self._options.gauge_seconds)
+        if dues:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - self._clock()), self._wake)
+
+    def _cancel_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_gauges(self, now: float) -> None:
+        self._gauges = picture(self._scheduler, self._healthy)
+        self._gauges_time = now
+        self._gauges_stale = False
+
+
+def _state(sequence: Sequence) -> SequenceState:
+    replica = sequence.replica
+    return SequenceState(
+        request_id=sequence.request_id,
+        choice=sequence.choice,
+        worker=replica.description.address if replica else "",
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        num_generated_tokens=sequence.num_generated_tokens,
+        num_computed_tokens=sequence.num_computed_tokens,
+        num_pages=sequence.pages.num_pages if replica else 0,
+    )

@@ -1,18 +1,19 @@
 """What the engine tells about itself. Numbers only; whoever implements the protocol decides how they are exported.
 
-Observations leave the engine once per pass of its loop, in one call; gauges are a picture that the engine replaces a few times a second and
-that any thread may read.
+Observations leave the engine once per pass of its loop, in one call; gauges are a picture that the engine replaces a few times a second
+and that any thread may read.
 """
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from control_plane.core.page_pool import PageCounts
 from control_plane.engine.ports import Failure, FinishReason
 
 
 @dataclass(slots=True)
 class PassObservation:
-    """What happened in one pass of the loop. Counts are increments; times are in seconds. Replayed and resumed tokens are in none of them."""
+    """What happened in one pass of the loop: counts are increments, times are in seconds. Replayed and resumed tokens are in none."""
 
     prompt_tokens: int = 0  # of requests admitted for the first time
     generated_tokens: int = 0
@@ -38,16 +39,6 @@ class PassObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class PageCounts:
-    """KV pages by state, summed over groups and partitions: free + fenced + cached + referenced = all."""
-
-    free: int = 0
-    fenced: int = 0
-    cached: int = 0
-    referenced: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerGauges:
     """One worker in session."""
 
@@ -59,7 +50,7 @@ class WorkerGauges:
     steps_in_flight: int
     sent_step_id: int
     acked_step_id: int
-    pages: PageCounts
+    pages: PageCounts  # summed over cache groups and partitions
 
 
 @dataclass(frozen=True, slots=True)

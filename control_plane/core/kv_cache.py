@@ -1,0 +1,228 @@
+"""Owner of every KV page of one worker."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from control_plane.core.page_hash import PageHashes
+from control_plane.core.page_pool import PageCounts, PagePool
+from control_plane.core.page_tables import PageTables, PrefixHit
+from control_plane.core.step import NO_PAGE, CacheGroup
+
+
+def max_sequence_length(groups: Iterable[CacheGroup]) -> int:
+    """Most tokens of a sequence that has a partition to itself; a sliding group with room to advance its window sets no limit."""
+    limits = [group.num_pages * group.page_tokens for group in groups if group.num_pages < _window_pages(group)]
+    return min(limits, default=2**31 - 1)
+
+
+def _window_pages(group: CacheGroup) -> float:
+    """Pages with which a sequence of any length can advance."""
+    if group.window_tokens is None:
+        return math.inf
+    return -(-group.window_tokens // group.page_tokens) + 2
+
+
+class KVCacheManager:
+    """Pages of cache groups x partitions. Allocation is all-or-nothing over the groups.
+
+    A dropped page is fenced by the highest step sent (`step_sent`) until that is acknowledged (`step_acked`).
+    """
+
+    def __init__(self, groups: Sequence[CacheGroup], num_partitions: int, prefix_caching: bool = True, watermark: float = 0.01) -> None:
+        self._groups = groups
+        self._pools = [[PagePool(group.num_pages) for group in groups] for _ in range(num_partitions)]
+        self._reserves = [int(group.num_pages * watermark) for group in groups]
+        self._alignment = math.lcm(*(group.page_tokens for group in groups))
+        self._is_sliding = any(group.window_tokens is not None for group in groups)
+        self._prefix_caching = prefix_caching
+        self._live: set[PageTables] = set()
+        self._sent_step_id = 0
+        self._acked_step_id = 0
+
+    # Steps
+
+    def step_sent(self, step_id: int) -> None:
+        """Note the highest step sent."""
+        self._sent_step_id = step_id
+
+    def step_acked(self, step_id: int) -> None:
+        """Note the highest step acknowledged; lifts its fences."""
+        self._acked_step_id = step_id
+        for pools in self._pools:
+            for pool in pools:
+                pool.expire(step_id)
+
+    # Admission
+
+    def find_prefix(self, hashes: PageHashes, partition: int, max_tokens: int) -> PrefixHit:
+        """Longest cached prefix of at most `max_tokens` tokens in a partition."""
+        num_tokens = max_tokens if self._prefix_caching else 0
+        pools = self._pools[partition]
+        for group, pool in zip(self._groups, pools, strict=True):
+            if group.window_tokens is None:
+                num_tokens = self._match_from_start(group, pool, hashes, num_tokens)
+        num_tokens -= num_tokens % self._alignment
+        while num_tokens and not self._windows_match(pools, hashes, num_tokens):
+            num_tokens -= self._alignment
+        tables = tuple(self._hit_table(group, pool, hashes, num_tokens) for group, pool in zip(self._groups, pools, strict=True))
+        return PrefixHit(partition, num_tokens, tables)
+
+    def fits(self, hit: PrefixHit, num_tokens: int, keep_reserve: bool) -> bool:
+        """Whether a sequence with this hit gets the pages for `num_tokens` tokens; `keep_reserve` leaves the watermark untouched."""
+        for index, pool in enumerate(self._pools[hit.partition]):
+            taken_from_cache = sum(1 for page in hit.tables[index] if page != NO_PAGE and pool.is_cached(page))
+            left = pool.num_available - taken_from_cache - self._num_wanted(index, hit, num_tokens)
+            if left < (self._reserves[index] if keep_reserve else 0):
+                return False
+        return True
+
+    def admit(self, hashes: PageHashes, hit: PrefixHit, num_tokens: int) -> PageTables:
+        """Take the pages of a sequence that `fits`: all of full groups, and of sliding groups those of the first token to compute."""
+        tables = []
+        for group, pool, hit_table in zip(self._groups, self._pools[hit.partition], hit.tables, strict=True):
+            for page in hit_table:
+                if page != NO_PAGE:
+                    pool.acquire(page)
+            reach = num_tokens if group.window_tokens is None else min(num_tokens, hit.num_tokens + 1)
+            num_new = -(-reach // group.page_tokens) - len(hit_table)
+            tables.append([*hit_table, *(pool.take() for _ in range(num_new))])
+        pages = PageTables(hit.partition, hashes, tables, num_slots=0, next_publish=0)
+        pages.num_trimmed = [table.count(NO_PAGE) for table in hit.tables]
+        pages.num_published = [len(table) for table in hit.tables]
+        self._measure(pages)
+        self._live.add(pages)
+        return pages
+
+    # Live sequences
+
+    def room(self, pages: PageTables, num_tokens: int) -> int:
+        """Number of leading tokens, at most `num_tokens`, for which `grow` finds a place in every group."""
+        pools = self._pools[pages.partition]
+        for group, pool, table in zip(self._groups, pools, pages.tables, strict=True):
+            num_tokens = min(num_tokens, (len(table) + pool.num_available) * group.page_tokens)
+        return num_tokens
+
+    def shortage(self, pages: PageTables, num_tokens: int) -> list[int]:
+        """Pages per group that a sequence lacks to hold `num_tokens` tokens."""
+        return [max(0, -(-num_tokens // group.page_tokens) - len(table)) for group, table in zip(self._groups, pages.tables, strict=True)]
+
+    def is_available(self, partition: int, num_pages: Sequence[int]) -> bool:
+        """Whether so many pages per group can be handed out now."""
+        return all(pool.num_available >= wanted for pool, wanted in zip(self._pools[partition], num_pages, strict=True))
+
+    def is_promised(self, partition: int, num_pages: Sequence[int]) -> bool:
+        """Whether so many pages per group can be handed out once the steps in flight are acknowledged."""
+        pools = self._pools[partition]
+        return all(pool.num_available + pool.num_fenced >= wanted for pool, wanted in zip(pools, num_pages, strict=True))
+
+    def grow(self, pages: PageTables, num_tokens: int) -> list[tuple[int, int]]:
+        """Append the pages to hold `num_tokens` tokens, which are available; returns (group, page) in order."""
+        pools = self._pools[pages.partition]
+        missing = self.shortage(pages, num_tokens)
+        grown = [(index, pools[index].take()) for index, wanted in enumerate(missing) for _ in range(wanted)]
+        for index, page in grown:
+            pages.tables[index].append(page)
+        self._measure(pages)
+        return grown
+
+    def trim(self, pages: PageTables, num_acked: int) -> list[tuple[int, int]]:
+        """Drop what left the windows: (group, leading NO_PAGE entries) of every table that changed."""
+        if not self._is_sliding:
+            return []
+        changed = []
+        for index, group in enumerate(self._groups):
+            if group.window_tokens is None:
+                continue
+            first, end = pages.num_trimmed[index], max(0, num_acked - group.window_tokens) // group.page_tokens
+            if end <= first:
+                continue
+            self._drop(self._pools[pages.partition][index], pages.tables[index][first:end])
+            pages.tables[index][first:end] = [NO_PAGE] * (end - first)
+            pages.num_trimmed[index] = end
+            changed.append((index, end))
+        return changed
+
+    def publish(self, pages: PageTables, num_acked: int) -> None:
+        """Make the full pages below `num_acked` acknowledged tokens findable."""
+        for index, group in enumerate(self._groups):
+            end = num_acked // group.page_tokens
+            if self._prefix_caching:
+                self._publish(pages, index, end)
+            pages.num_published[index] = max(pages.num_published[index], end)
+        self._measure(pages)
+
+    def release(self, pages: PageTables) -> None:
+        """Drop all pages of a sequence, the last ones first, so that the start of a prefix is evicted last."""
+        self._live.remove(pages)
+        for pool, table, num_trimmed in zip(self._pools[pages.partition], pages.tables, pages.num_trimmed, strict=True):
+            self._drop(pool, reversed(table[num_trimmed:]))
+
+    # The whole
+
+    def counts(self) -> PageCounts:
+        """Pages by state, over groups and partitions."""
+        return sum((pool.counts() for pools in self._pools for pool in pools), PageCounts())
+
+    def forget_cached(self) -> int:
+        """Free every cached page; returns how many."""
+        return sum(pool.forget_cached() for pools in self._pools for pool in pools)
+
+    def check_integrity(self) -> None:
+        """Assert rule 1's conservation: free + fenced + cached + referenced = all, and every reference is a live sequence's."""
+        for partition, pools in enumerate(self._pools):
+            live = [pages for pages in self._live if pages.partition == partition]
+            for index, pool in enumerate(pools):
+                pool.check_integrity(Counter(page for pages in live for page in pages.tables[index] if page != NO_PAGE))
+
+    # Details
+
+    @staticmethod
+    def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:
+        """Tokens, at most `num_tokens`, whose pages a full group has without a gap."""
+        chain = hashes.first(group.page_tokens, num_tokens // group.page_tokens) if num_tokens else []
+        for entry in range(num_tokens // group.page_tokens):
+            if pool.find(chain[entry]) is None:
+                return entry * group.page_tokens
+        return num_tokens - num_tokens % group.page_tokens
+
+    def _windows_match(self, pools: Sequence[PagePool], hashes: PageHashes, num_tokens: int) -> bool:
+        """Whether every sliding group has the pages of the last window before `num_tokens`."""
+        for group, pool in zip(self._groups, pools, strict=True):
+            if group.window_tokens is not None:
+                chain = hashes.first(group.page_tokens, num_tokens // group.page_tokens)
+                first = max(0, num_tokens - group.window_tokens) // group.page_tokens
+                if any(pool.find(page_hash) is None for page_hash in chain[first : num_tokens // group.page_tokens]):
+                    return False
+        return True
+
+    @staticmethod
+    def _hit_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> tuple[int, ...]:
+        end = num_tokens // group.page_tokens
+        first = 0 if group.window_tokens is None else max(0, num_tokens - group.window_tokens) // group.page_tokens
+        found = [pool.find(page_hash) for page_hash in hashes.first(group.page_tokens, end)[first:end]]
+        return (NO_PAGE,) * first + tuple(page for page in found if page is not None)
+
+    def _num_wanted(self, index: int, hit: PrefixHit, num_tokens: int) -> int:
+        """Pages beside the hit that a group must have available for an admission."""
+        group, table = self._groups[index], hit.tables[index]
+        wanted = -(-num_tokens // group.page_tokens) - len(table)
+        if group.window_tokens is None:
+            return wanted
+        return min(wanted, int(_window_pages(group)) - (len(table) - table.count(NO_PAGE)))
+
+    def _publish(self, pages: PageTables, index: int, end: int) -> None:
+        pool, table = self._pools[pages.partition][index], pages.tables[index]
+        hashes = pages.hashes.first(self._groups[index].page_tokens, end)
+        for entry in range(max(pages.num_published[index], pages.num_trimmed[index]), end):
+            pool.publish(table[entry], hashes[entry])
+
+    def _drop(self, pool: PagePool, table: Iterable[int]) -> None:
+        fence = self._sent_step_id if self._sent_step_id > self._acked_step_id else 0
+        for page in table:
+            pool.drop(page, fence)
+
+    def _measure(self, pages: PageTables) -> None:
+        sizes = [group.page_tokens for group in self._groups]
+        pages.num_slots = min(len(table) * size for table, size in zip(pages.tables, sizes, strict=True))
+        pages.next_publish = min((done + 1) * size for done, size in zip(pages.num_published, sizes, strict=True))

@@ -1,0 +1,35 @@
+"""Names of full pages: chained SHA-256 over every token from the start, so that equal names mean equal KV."""
+
+import hashlib
+from array import array
+from collections.abc import Sequence as TokenIds
+
+_DOMAIN = b"pypto-serving kv page\0"
+
+
+class PageHashes:
+    """Hashes of the full pages of one growing token list, per page size; each is computed once.
+
+    Page i's hash covers the tokens [0, (i + 1) * page_tokens), the page size and the salt.
+    """
+
+    __slots__ = ("_chains", "_salt", "_token_ids")
+
+    def __init__(self, token_ids: TokenIds[int], salt: str) -> None:
+        self._token_ids = token_ids
+        self._salt = salt.encode()
+        self._chains: dict[int, list[bytes]] = {}
+
+    def first(self, page_tokens: int, num_pages: int) -> list[bytes]:
+        """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
+        chain = self._chains.setdefault(page_tokens, [])
+        assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
+        parent = chain[-1] if chain else self._root(page_tokens)
+        for start in range(len(chain) * page_tokens, num_pages * page_tokens, page_tokens):
+            tokens = array("I", self._token_ids[start : start + page_tokens])
+            parent = hashlib.sha256(parent + tokens.tobytes()).digest()
+            chain.append(parent)
+        return chain
+
+    def _root(self, page_tokens: int) -> bytes:
+        return hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()

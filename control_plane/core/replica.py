@@ -1,0 +1,212 @@
+"""One worker in the core's eyes."""
+
+import bisect
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from control_plane.core.kv_cache import KVCacheManager
+from control_plane.core.options import SchedulerOptions
+from control_plane.core.page_tables import PrefixHit
+from control_plane.core.sequence import Sequence
+from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
+
+_order = attrgetter("order")
+
+
+class StateMismatch(Exception):
+    """The worker's answer does not fit what it was sent; nothing of it was taken in. The worker is to be reset."""
+
+
+class StepFailed(StateMismatch):
+    """The worker could not run a step."""
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What a step result brought, in the order in which it is to be told."""
+
+    prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
+    tokens: list[tuple[Sequence, int, TokenLogprob | None]] = field(default_factory=list)
+    computed: list[Sequence] = field(default_factory=list)  # sequences that were to compute only, and have
+    failed: list[tuple[Sequence, str]] = field(default_factory=list)
+    sent_time: float = 0.0
+    num_tokens: int = 0  # that ran
+
+
+@dataclass(slots=True)
+class SentStep:
+    """A step in flight."""
+
+    step_id: int
+    sent_time: float
+    num_tokens: int
+    runs: list[tuple[Sequence, int, int, bool]]  # sequence, its generation, tokens computed after the step, whether it samples
+
+
+class Replica:
+    """Lanes, pages, running sequences and steps in flight of one worker in session."""
+
+    def __init__(self, description: WorkerDescription, options: SchedulerOptions) -> None:
+        self.description = description
+        self.max_step_tokens = min(description.max_step_tokens, options.max_step_tokens)
+        # Every running sequence gets at least one token per step.
+        self.max_running = min(description.max_lanes, options.max_sequences, self.max_step_tokens)
+        self.max_steps_in_flight = min(description.max_steps_in_flight, options.max_steps_in_flight)
+        self.draining = False
+        self.resetting = False
+        self.starved = False  # a running sequence waits for pages
+        self.sent_step_id = 0
+        self.acked_step_id = 0
+        self.running: list[Sequence] = []  # sorted by order
+        self.kv: KVCacheManager
+        self._options = options
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that the worker holds; step ids go on. Nothing may run any more."""
+        assert not self.running
+        description, options = self.description, self._options
+        self.kv = KVCacheManager(description.cache_groups, description.num_partitions, options.prefix_caching, options.watermark)
+        self.acked_step_id = self.sent_step_id
+        self.starved = False
+        self._in_flight: deque[SentStep] = deque()
+        self._lanes: list[Sequence | None] = [None] * description.max_lanes
+        self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
+        self._released_lanes: list[int] = []
+
+    def abandon(self) -> None:
+        """Drop every sequence without looking at it; the worker is to be reset."""
+        self.running.clear()
+        self.clear()
+        self.resetting = True
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps sent and not answered."""
+        return len(self._in_flight)
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether another step may be sent now."""
+        return len(self._in_flight) < self.max_steps_in_flight and not self.resetting
+
+    @property
+    def takes_sequence(self) -> bool:
+        """Whether a sequence may be placed here if it gets pages."""
+        return len(self.running) < self.max_running and not (self.draining or self.resetting or self.starved)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Tokens that wait to be computed here."""
+        return sum(sequence.num_unscheduled_tokens for sequence in self.running)
+
+    def sequences_in_flight(self) -> set[Sequence]:
+        """Sequences that a dispatched step computes."""
+        return {sequence for sent in self._in_flight for sequence, generation, *_ in sent.runs if sequence.generation == generation}
+
+    # Sequences
+
+    def place(self, sequence: Sequence, generation: int, hit: PrefixHit) -> None:
+        """Take in a sequence that fits."""
+        pages = self.kv.admit(sequence.hashes, hit, sequence.num_admission_tokens)
+        lane = self._free_lanes.pop()
+        self._lanes[lane] = sequence
+        sequence.place(self, lane, generation, pages, hit.num_tokens)
+        bisect.insort(self.running, sequence, key=_order)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Let a sequence go; its lane is released inside the next step, its pages are fenced."""
+        assert sequence.replica is self
+        del self.running[bisect.bisect_left(self.running, sequence.order, key=_order)]
+        self.kv.release(sequence.pages)
+        self._lanes[sequence.lane] = None
+        self._free_lanes.append(sequence.lane)
+        self._released_lanes.append(sequence.lane)
+        sequence.displace()
+
+    # Steps
+
+    def take_released_lanes(self) -> list[int]:
+        """Lanes that the next step releases."""
+        released, self._released_lanes = self._released_lanes, []
+        return released
+
+    def sent(self, step: Step, runs: list[tuple[Sequence, int, int, bool]], now: float) -> None:
+        """Note a step as sent."""
+        self.sent_step_id = step.step_id
+        self.kv.step_sent(step.step_id)
+        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, runs))
+
+    def update(self, result: StepResult) -> StepOutcome:
+        """Take in a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
+        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
+            expected = self._in_flight[0].step_id if self._in_flight else None
+            raise StateMismatch(f"result of step {result.step_id} instead of {expected}")
+        if result.error:
+            raise StepFailed(f"step {result.step_id} failed: {result.error}")
+        sent = self._in_flight[0]
+        outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens)
+        outcome.failed = self._failed(result)
+        failed = {sequence for sequence, _ in outcome.failed}
+        outcome.tokens = self._sampled(sent, result, failed)
+        chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
+        self._in_flight.popleft()
+        self._append(outcome)
+        self._acknowledge(sent, failed, outcome)
+        for sequence, chunk in chunks:
+            if _extend_prompt_logprobs(sequence, chunk):
+                outcome.prompt_logprobs.append(sequence)
+        self.acked_step_id = result.step_id
+        self.kv.step_acked(result.step_id)
+        return outcome
+
+    def _owner(self, lane: int, generation: int) -> Sequence | None:
+        """The sequence in a lane, unless the generation is a past one's."""
+        sequence = self._lanes[lane] if lane < len(self._lanes) else None
+        return sequence if sequence is not None and sequence.generation == generation else None
+
+    def _failed(self, result: StepResult) -> list[tuple[Sequence, str]]:
+        owners = ((self._owner(error.lane, error.generation), error.message) for error in result.lane_errors)
+        return [(sequence, message) for sequence, message in owners if sequence is not None]
+
+    @staticmethod
+    def _sampled(sent: SentStep, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+        """Tokens of the sequences that were to sample and are still there; each must have exactly one."""
+        found = dict(zip(zip(result.lanes, result.generations, strict=True), result.token_ids, strict=True))
+        logprobs = result.logprobs or {}
+        tokens = []
+        for sequence, generation, num_computed, samples in sent.runs:
+            if not samples or sequence.generation != generation or sequence in failed:
+                continue
+            token_id = found.get((sequence.lane, generation))
+            if token_id is None or num_computed != len(sequence.token_ids):
+                raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
+            tokens.append((sequence, token_id, logprobs.get(sequence.lane)))
+        return tokens
+
+    @staticmethod
+    def _append(outcome: StepOutcome) -> None:
+        for sequence, token_id, _ in outcome.tokens:
+            sequence.token_ids.append(token_id)
+
+    def _acknowledge(self, sent: SentStep, failed: Iterable[Sequence], outcome: StepOutcome) -> None:
+        publish = self.kv.publish
+        for sequence, generation, num_computed, samples in sent.runs:
+            if sequence.generation != generation or sequence in failed:
+                continue
+            sequence.num_acked_tokens = num_computed
+            if num_computed >= sequence.pages.next_publish:
+                publish(sequence.pages, num_computed)
+            if not samples and num_computed == sequence.final_length:
+                outcome.computed.append(sequence)
+
+
+def _extend_prompt_logprobs(sequence: Sequence, chunk: PromptLogprobChunk) -> bool:
+    """Append what is not known yet; returns whether they became complete."""
+    known = len(sequence.prompt_logprobs)
+    if not sequence.lacks_prompt_logprobs or chunk.first_index > known:
+        return False
+    sequence.prompt_logprobs.extend(chunk.entries[known - chunk.first_index :])
+    return not sequence.lacks_prompt_logprobs

@@ -1,0 +1,106 @@
+"""One choice of a request, as the engine keeps it: token ids, and counters that catch up with them."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from control_plane.core.page_hash import PageHashes
+from control_plane.core.page_tables import PageTables
+from control_plane.core.sampling import SamplingParams
+from control_plane.core.step import TokenLogprob
+
+if TYPE_CHECKING:
+    from control_plane.core.replica import Replica
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Prompt and generated token ids; everything else can be recomputed from them.
+
+        |<---------------- token_ids ----------------->|<- sampled in steps in flight ->|
+        |<-- num_acked_tokens -->|<- in flight ->|                                      |
+        0                        |               num_computed_tokens          num_tokens
+
+    `num_computed_tokens` and `num_tokens` advance when a step is scheduled, `num_acked_tokens` and `token_ids` when its result arrives.
+    """
+
+    request_id: str
+    choice: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    final_length: int  # the sequence ends when it has this many tokens
+    min_length: int  # end tokens can not be drawn before it has this many tokens
+    end_token_ids: frozenset[int]
+    sampling: SamplingParams
+    arrival_time: float
+    priority: int = 0  # lower runs first
+    cache_salt: str = ""
+
+    # Across all workers
+    order: tuple[float, int] = (0.0, 0)  # of scheduling; set when it is submitted
+    hashes: PageHashes = field(init=False)
+    prompt_logprobs: list[TokenLogprob] = field(init=False)
+    compute_limit: int = field(init=False)  # tokens whose KV is ever needed
+    numerics_id: str | None = None  # under which the generated tokens were made
+    first_scheduled_time: float | None = None
+    num_cached_tokens: int = 0  # of the prompt, at first admission
+    num_admissions: int = 0
+    num_overtakes: int = 0  # by others, while it did not fit
+    num_losses: int = 0  # workers lost under it since its last token
+
+    # On the present worker
+    replica: "Replica | None" = None
+    lane: int = -1
+    generation: int = 0  # never used twice; 0 while it waits
+    pages: PageTables = field(init=False)
+    num_computed_tokens: int = 0
+    num_acked_tokens: int = 0
+    num_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hashes = PageHashes(self.token_ids, self.cache_salt)
+        self.prompt_logprobs = [TokenLogprob(self.token_ids[0], None)]
+        self.num_tokens = len(self.token_ids)
+        # The last token is never consumed, unless nothing is sampled at all.
+        self.compute_limit = self.final_length - 1 if self.num_tokens < self.final_length else self.final_length
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Generated tokens seen so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_unscheduled_tokens(self) -> int:
+        """Tokens that exist, or will once the steps in flight are done, and are not scheduled yet."""
+        return min(self.num_tokens, self.compute_limit) - self.num_computed_tokens
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Whether log probabilities of prompt tokens were asked for and are not complete."""
+        return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
+
+    @property
+    def max_hit_tokens(self) -> int:
+        """Most tokens that may come from the prefix cache: one is left to compute, and so is every prompt logprob not known yet."""
+        if self.lacks_prompt_logprobs:
+            return len(self.prompt_logprobs) - 1  # the logits at i - 1 make entry i
+        return len(self.token_ids) - 1
+
+    @property
+    def num_admission_tokens(self) -> int:
+        """Tokens for which an admission takes pages."""
+        return min(len(self.token_ids) + 1, self.compute_limit)
+
+    def place(self, replica: "Replica", lane: int, generation: int, pages: PageTables, num_cached_tokens: int) -> None:
+        """Start on a worker, with the KV of `num_cached_tokens` tokens in the pages."""
+        self.replica, self.lane, self.generation, self.pages = replica, lane, generation, pages
+        self.num_computed_tokens = self.num_acked_tokens = num_cached_tokens
+        if self.num_admissions == 0:
+            self.num_cached_tokens = min(num_cached_tokens, self.num_prompt_tokens - 1)
+        self.num_admissions += 1
+        self.num_overtakes = 0
+
+    def displace(self) -> None:
+        """Forget the worker; what is still in flight there does not count any more."""
+        self.replica, self.lane, self.generation = None, -1, 0
+        self.num_computed_tokens = self.num_acked_tokens = 0
+        self.num_tokens = len(self.token_ids)

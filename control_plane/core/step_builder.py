@@ -1,0 +1,158 @@
+"""Builds the next step of one worker."""
+
+from control_plane.core.replica import Replica
+from control_plane.core.sequence import Sequence
+from control_plane.core.step import LaneAdmission, LaneChunk, PageGrowth, PageTrim, Step
+
+
+class StepBuilder:
+    """Decodes first, then prefill chunks in order, then admissions, then what is left of the budget to whoever can use it.
+
+    Sequences are walked in order and victims are taken from the end of it, so that a victim is never one that this step already runs.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.budget = replica.max_step_tokens
+        self.preempted: list[Sequence] = []
+        self._runs: list[tuple[Sequence, int, int, bool]] = []
+        self._shares: list[tuple[Sequence, int]] = []  # prefilling sequences and what they may run
+        self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
+        self._admissions: list[LaneAdmission] = []
+        self._trims: list[PageTrim] = []
+        self._growths: list[PageGrowth] = []
+        self._chunks: list[LaneChunk] = []
+        self._num_samples = 0
+
+    def run_live(self, others_wait: bool) -> None:
+        """Schedule what runs already; `others_wait` says whether somebody may be admitted."""
+        prefilling = self._run_decodes()
+        for index, sequence in enumerate(prefilling):
+            self._share(sequence, others_wait or index + 1 < len(prefilling))
+        self.replica.starved = bool(self._promised)
+
+    def admit(self, sequence: Sequence, others_wait: bool) -> None:
+        """Schedule a sequence that was placed just now; there is budget left."""
+        self._admissions.append(_admission(sequence))
+        self._share(sequence, others_wait)
+
+    def finish(self, now: float) -> Step | None:
+        """Complete the step and note it as sent; None when there is nothing to do."""
+        replica = self.replica
+        for sequence, share in self._shares:
+            self._run_chunk(sequence, share)
+        released = replica.take_released_lanes()
+        if not (self._runs or released or self._trims or self._growths):
+            return None
+        step = Step(
+            step_id=replica.sent_step_id + 1,
+            acked_step_id=replica.acked_step_id,
+            released_lanes=released,
+            admissions=self._admissions,
+            trims=self._trims,
+            growths=self._growths,
+            chunks=self._chunks,
+            num_tokens=replica.max_step_tokens - self.budget,
+            num_samples=self._num_samples,
+        )
+        replica.sent(step, self._runs, now)
+        return step
+
+    def _run_decodes(self) -> list[Sequence]:
+        """Schedule every sequence with one token to run; returns those with more, in order."""
+        prefilling = []
+        runs = self._runs
+        for sequence in tuple(self.replica.running):
+            computed = sequence.num_computed_tokens
+            if computed >= sequence.compute_limit or sequence.replica is None:
+                continue  # waits for its last results, or was preempted in this loop
+            if computed >= sequence.pages.num_slots and not self._make_room(sequence):
+                if sequence.num_tokens == computed + 1:
+                    self._chunks.append(LaneChunk(sequence.lane, 0))
+            elif sequence.num_tokens == computed + 1:
+                sequence.num_computed_tokens = computed = computed + 1
+                if samples := computed < sequence.final_length:
+                    sequence.num_tokens += 1
+                    self._num_samples += 1
+                runs.append((sequence, sequence.generation, computed, samples))
+            else:
+                prefilling.append(sequence)
+        self.budget -= len(runs)
+        return prefilling
+
+    def _share(self, sequence: Sequence, others_wait: bool) -> None:
+        """While others wait, one prefill takes at most half of the budget left."""
+        most = (self.budget + 1) // 2 if others_wait else self.budget
+        num_tokens = min(sequence.num_unscheduled_tokens, most)
+        self.budget -= num_tokens
+        self._shares.append((sequence, num_tokens))
+
+    def _run_chunk(self, sequence: Sequence, share: int) -> None:
+        """Run a share and as much of the budget left as the sequence can use."""
+        computed, remaining = sequence.num_computed_tokens, sequence.num_unscheduled_tokens
+        wanted = min(remaining, share + self.budget)
+        num_tokens = self._reserve(sequence, computed + wanted) - computed
+        self.budget -= num_tokens - share
+        if num_tokens == 0:
+            return
+        if remaining > 1:
+            self._chunks.append(LaneChunk(sequence.lane, num_tokens))
+        sequence.num_computed_tokens = computed = computed + num_tokens
+        if samples := computed == sequence.num_tokens < sequence.final_length:
+            sequence.num_tokens += 1
+            self._num_samples += 1
+        self._runs.append((sequence, sequence.generation, computed, samples))
+
+    # Pages
+
+    def _reserve(self, sequence: Sequence, num_tokens: int) -> int:
+        """Get pages for at most `num_tokens` tokens; returns for how many there are some."""
+        if num_tokens <= sequence.pages.num_slots:
+            return num_tokens
+        if sequence.pages.partition in self._promised:
+            return sequence.pages.num_slots
+        self._trim(sequence)
+        num_tokens = self.replica.kv.room(sequence.pages, num_tokens)
+        self._grow(sequence, num_tokens)
+        return num_tokens
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Get the page that the next token needs, from the last in the order if need be; else the sequence sits the step out."""
+        self._trim(sequence)
+        kv, partition, num_tokens = self.replica.kv, sequence.pages.partition, sequence.num_computed_tokens + 1
+        wanted = kv.shortage(sequence.pages, num_tokens)
+        if partition in self._promised:
+            wanted = [mine + theirs for mine, theirs in zip(wanted, self._promised[partition], strict=True)]
+        while not kv.is_available(partition, wanted):
+            victim = next(other for other in reversed(self.replica.running) if other.pages.partition == partition)
+            if victim is sequence or kv.is_promised(partition, wanted):
+                self._promised[partition] = wanted
+                return False
+            self.replica.remove(victim)
+            self.preempted.append(victim)
+        self._grow(sequence, num_tokens)
+        return True
+
+    def _trim(self, sequence: Sequence) -> None:
+        for group, num_entries in self.replica.kv.trim(sequence.pages, sequence.num_acked_tokens):
+            self._trims.append(PageTrim(sequence.lane, group, num_entries))
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> None:
+        for group, page in self.replica.kv.grow(sequence.pages, num_tokens):
+            self._growths.append(PageGrowth(sequence.lane, group, page))
+
+
+def _admission(sequence: Sequence) -> LaneAdmission:
+    return LaneAdmission(
+        lane=sequence.lane,
+        generation=sequence.generation,
+        token_ids=tuple(sequence.token_ids),
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        num_computed_tokens=sequence.num_computed_tokens,
+        final_length=sequence.final_length,
+        min_length=sequence.min_length,
+        end_token_ids=tuple(sorted(sequence.end_token_ids)),
+        page_tables=tuple(tuple(table) for table in sequence.pages.tables),
+        partition=sequence.pages.partition,
+        sampling=sequence.sampling,
+    )

@@ -1,0 +1,100 @@
+"""Gathers what the engine tells about itself."""
+
+from dataclasses import dataclass, field
+from dataclasses import replace as copy
+
+from control_plane.core.replica import Replica, StepOutcome
+from control_plane.core.scheduler import Scheduler, SchedulerCounters
+from control_plane.core.sequence import Sequence
+from control_plane.core.step import StepResult
+from control_plane.engine.metrics_port import EngineGauges, EngineMetrics, PassObservation, WorkerGauges
+from control_plane.engine.ports import SequenceFinished
+from control_plane.engine.request import Generation
+
+#: Share of the newest value in the moving average of the time in the queue.
+_QUEUE_SMOOTHING = 0.1
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Observations of the pass under way."""
+
+    metrics: EngineMetrics
+    observed: PassObservation = field(default_factory=PassObservation)
+    mean_queue_seconds: float = 0.0
+    _told: SchedulerCounters = field(default_factory=SchedulerCounters)
+
+    def started(self, sequence: Sequence) -> None:
+        """A sequence was scheduled for the first time."""
+        assert sequence.first_scheduled_time is not None
+        waited = sequence.first_scheduled_time - sequence.arrival_time
+        self.observed.queue_seconds.append(waited)
+        self.mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self.mean_queue_seconds)
+
+    def stepped(self, outcome: StepOutcome, result: StepResult, now: float) -> None:
+        """A step was answered."""
+        self.observed.step_seconds.append(now - outcome.sent_time)
+        self.observed.step_tokens.append(outcome.num_tokens)
+        self.observed.device_seconds.append(result.device_seconds)
+        self.observed.device_idle_seconds.append(result.idle_seconds)
+        self.observed.generated_tokens += len(outcome.tokens)
+
+    def generated(self, generation: Generation, now: float) -> None:
+        """A token of a choice arrived."""
+        if generation.first_token_time is None:
+            generation.first_token_time = now
+            self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
+        else:
+            gap = now - generation.last_token_time
+            self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1
+        generation.last_token_time = now
+
+    def finished(self, generation: Generation, finished: SequenceFinished) -> None:
+        """A choice ended."""
+        self.observed.finished.append(finished.reason)
+        self.observed.total_seconds.append(finished.total_seconds)
+        if generation.num_new_tokens > 1:
+            rest = finished.total_seconds - finished.first_token_seconds
+            self.observed.output_token_seconds.append(rest / (generation.num_new_tokens - 1))
+
+    def tell(self, counters: SchedulerCounters) -> None:
+        """Hand the observations of a pass out and start anew."""
+        observed, self.observed = self.observed, PassObservation()
+        before, self._told = self._told, copy(counters)
+        observed.prompt_tokens = counters.prompt_tokens - before.prompt_tokens
+        observed.prefix_query_tokens = counters.prefix_query_tokens - before.prefix_query_tokens
+        observed.prefix_hit_tokens = counters.prefix_hit_tokens - before.prefix_hit_tokens
+        observed.preemptions = counters.preemptions - before.preemptions
+        observed.readmissions = counters.readmissions - before.readmissions
+        observed.worker_losses = counters.worker_losses - before.worker_losses
+        observed.numerics_changes = counters.numerics_changes - before.numerics_changes
+        self.metrics.observe(observed)
+
+
+def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
+    """Take the gauges."""
+    num_stranded = scheduler.waiting.num_stranded
+    return EngineGauges(
+        workers=tuple(_worker(replica) for replica in scheduler.replicas),
+        num_running=sum(len(replica.running) for replica in scheduler.replicas),
+        num_waiting_for_capacity=len(scheduler.waiting) - num_stranded,
+        num_waiting_for_worker=num_stranded,
+        num_waiting_tokens=scheduler.waiting.num_tokens,
+        max_model_len=scheduler.max_model_len or 0,
+        healthy=healthy,
+    )
+
+
+def _worker(replica: Replica) -> WorkerGauges:
+    description = replica.description
+    return WorkerGauges(
+        address=description.address,
+        incarnation=description.incarnation,
+        epoch=description.epoch,
+        numerics_id=description.numerics_id,
+        num_running=len(replica.running),
+        steps_in_flight=replica.num_steps_in_flight,
+        sent_step_id=replica.sent_step_id,
+        acked_step_id=replica.acked_step_id,
+        pages=replica.kv.counts(),
+    )
