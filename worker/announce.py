@@ -33,7 +33,7 @@ class Announcer:
             while True:
                 await asyncio.sleep(await self._announce(stub))
 
-    async def _announce(self, stub: worker_pb2_grpc.AnnounceServiceStub) -> float:
+    async def _announce(self, stub: "worker_pb2_grpc.AnnounceServiceAsyncStub") -> float:
         """Announce once; returns the seconds to wait before the next time."""
         try:
             response = await stub.Announce(self._request, timeout=_CALL_SECONDS)

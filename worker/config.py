@@ -9,7 +9,7 @@ from pathlib import Path
 from pypto_serving.process.options import add_log_options, argument_parser
 from pypto_serving.process.start_up import StartUpError
 
-_WILDCARD_HOSTS = ("0.0.0.0", "::", "[::]")
+_WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ class WorkerConfig:
 
     def advertised_address(self, port: int) -> str:
         """host:port under which a control plane finds the worker that is bound to `port`."""
-        host, _, advertised_port = (self.advertise or self.host).partition(":") if self.host.count(":") == 0 else (self.host, "", "")
-        return f"{host}:{int(advertised_port or 0) or port}"
+        if not self.advertise:
+            return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return self.advertise if self.advertise.rpartition(":")[2].isdecimal() else f"{self.advertise}:{port}"
 
 
 def read_config(arguments: Sequence[str]) -> WorkerConfig:

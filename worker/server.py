@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -52,7 +53,7 @@ class WorkerServer:
 
     def __init__(self, servicer: WorkerServicer) -> None:
         self._servicer = servicer
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the type stubs are older
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -139,7 +140,8 @@ async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests
 
 async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopRequests, drain_seconds: float) -> int:
     stopping = asyncio.create_task(stop.drain.wait())
-    await asyncio.wait({stopping, servicer.device_failure}, return_when=asyncio.FIRST_COMPLETED)
+    waited_for: set[asyncio.Future[Any]] = {stopping, servicer.device_failure}
+    await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
     if servicer.device_failure.done():
         stopping.cancel()
         reason = servicer.device_failure.result()

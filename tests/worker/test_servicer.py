@@ -308,6 +308,7 @@ async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb
     plane = rig.control_plane()
     await plane.open()
     await plane.step(1)
+    await plane.result()
     frame.epoch = 1
     await plane.send(frame)
     code, details = await plane.end()
