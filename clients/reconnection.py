@@ -55,6 +55,7 @@ class Attempts:
         self._clock, self._jitter = clock, jitter
         self._index = targets.preferred
         self._num_failures = 0
+        self._has_begun = False
         self._trouble_since: float | None = clock()
         self._timeout = timeout
         self._deadline = None if timeout is None else clock() + timeout
@@ -70,6 +71,9 @@ class Attempts:
 
     def progressed(self) -> None:
         """Note that the current attempt brought something new."""
+        if self._has_begun and self._trouble_since is not None:
+            logger.warning("resumed after %.1f s at %s", self._clock() - self._trouble_since, self.target)
+        self._has_begun = True
         self._targets.preferred = self._index
         self._trouble_since = None
         self._num_failures = 0
@@ -91,15 +95,14 @@ class Attempts:
         if self._deadline is not None and now + delay >= self._deadline:
             message = f"timeout of {self._timeout} s, last failure: {error.message}"
             raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, message, error.request_id) from error
-        logger.log(
-            logging.WARNING if resuming else logging.INFO,
-            "%s failed (%s); next try at %s in %.1f s",
-            failed_at,
-            error.message,
-            self.target,
-            delay,
-        )
+        self._tell(failed_at, error, is_new=self._has_begun and self._trouble_since == now)
         return delay
+
+    def _tell(self, failed_at: str, error: ServingError, is_new: bool) -> None:
+        if is_new:
+            logger.warning("interrupted at %s (%s), resuming", failed_at, error.message)
+        else:
+            logger.info("%s failed (%s), next is %s", failed_at, error.message, self.target)
 
     def _turn_to_next(self, now: float) -> float:
         if self._trouble_since is None:

@@ -29,7 +29,7 @@ _DEFAULT_TARGET = "127.0.0.1:50051"
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one command; returns the exit status."""
     parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
     try:
         return _run(parsed)
     except UsageError as error:
