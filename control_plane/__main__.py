@@ -1,0 +1,26 @@
+"""Start of a control plane process: python -m control_plane --model DIR --worker HOST:PORT."""
+
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from control_plane.edge.config import read_config
+from control_plane.edge.server import run_control_plane
+from pypto_serving.process import logs
+from pypto_serving.process.start_up import StartUpError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
+    config = read_config(arguments)
+    logs.configure(config.log_format, config.log_level)
+    try:
+        return uvloop.run(run_control_plane(config))
+    except StartUpError as error:
+        print(f"control plane: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

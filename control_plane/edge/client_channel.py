@@ -1,0 +1,20 @@
+"""Options of the servers that clients reach."""
+
+from pypto_serving.process.listening import EXCLUSIVE_PORT
+
+#: Prompts up to this size are judged by their number of tokens, larger messages by gRPC.
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+
+SERVER_OPTIONS = (
+    EXCLUSIVE_PORT,
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Clients may ping through a long prefill, and between calls. The key with "recv" in its name does nothing.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A client that vanished without a word is noticed, and its requests are aborted.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+)

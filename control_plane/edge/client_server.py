@@ -1,0 +1,74 @@
+"""The gRPC servers of a control plane: one for clients, and on request one for operators."""
+
+import asyncio
+from collections.abc import Callable
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from control_plane.edge.client_channel import SERVER_OPTIONS
+from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.error_interceptor import ErrorInterceptor
+from control_plane.edge.service.inference_service import InferenceService
+from control_plane.edge.service.readiness import Readiness
+from control_plane.engine.metrics_port import EngineGauges
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
+from pypto_serving.process.listening import bind
+
+_INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+#: Methods whose calls are counted.
+METHODS = tuple(method.name for service in (_INFERENCE, _ADMIN) for method in service.methods)
+
+
+class ClientServer:
+    """InferenceService, health and reflection. Ports are bound first, so that a taken one is known before a model is read."""
+
+    def __init__(self, host: str, port: int, calls: CallRecorder) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor(calls.observe_call)], options=SERVER_OPTIONS)
+        self.port = bind(self._server, host, port)
+        self._calls = calls
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self, service: InferenceService, context_limit: ContextLimit, gauges: Callable[[], EngineGauges]) -> None:
+        """Serve, NOT_SERVING first."""
+        readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
+        await readiness.set(False)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((_INFERENCE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        await self._server.start()
+        self._following = asyncio.create_task(readiness.follow(gauges, self._calls.observe_loop_lag))
+
+    async def drain(self) -> None:
+        """NOT_SERVING for good; calls under way go on."""
+        if self._following:
+            self._following.cancel()
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop serving; calls get `grace_seconds` to end."""
+        await self.drain()
+        await self._server.stop(grace_seconds)
+
+
+class AdminServer:
+    """AdminService on the loopback address."""
+
+    def __init__(self, port: int, calls: CallRecorder) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor(calls.observe_call)], options=SERVER_OPTIONS)
+        self.port = bind(self._server, "127.0.0.1", port)
+
+    async def start(self, service: admin_pb2_grpc.AdminServiceServicer) -> None:
+        """Serve."""
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(service, self._server)
+        reflection.enable_server_reflection((_ADMIN.full_name, reflection.SERVICE_NAME), self._server)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        await self._server.stop(None)

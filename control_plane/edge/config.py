@@ -1,0 +1,163 @@
+"""Configuration of a control plane, read once and passed down as values."""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control_plane.core.options import SchedulerOptions
+from control_plane.engine.options import EngineOptions
+from pypto_serving.process.options import add_log_options, argument_parser
+
+_SCHEDULER = SchedulerOptions()
+_ENGINE = EngineOptions()
+_SAMPLING_FLAGS = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the flags of `python -m control_plane` say; see their help."""
+
+    model: Path
+    served_model_name: str | None
+    chat_template: Path | None
+    default_sampling: Mapping[str, float]  # by field name; only those that were given
+    host: str
+    port: int
+    metrics_port: int
+    announce_port: int
+    admin_port: int | None
+    workers: tuple[str, ...]
+    takeover: bool
+    drain_seconds: float
+    scheduler: SchedulerOptions
+    engine: EngineOptions
+    log_format: str
+    log_level: str
+
+
+def read_config(arguments: Sequence[str]) -> Config:
+    """Read flags, environment and file; exits for wrong flags and --help."""
+    parser = argument_parser("python -m control_plane", "The control plane of PyPTO Serving: serves clients and steers workers.", "control")
+    parser.usage = "python -m control_plane --model DIR --worker HOST:PORT [options]"
+    _add_model_options(parser)
+    _add_network_options(parser)
+    _add_scheduling_options(parser)
+    add_log_options(parser)
+    return _config(parser.parse_args(arguments))
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
+    parser.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: the directory's name")
+    parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
+    for field, kind in _SAMPLING_FLAGS.items():
+        flag = f"--default-{field.replace('_', '-')}"
+        parser.add_argument(
+            flag, type=kind, metavar="X", help=f"{field} of requests that do not say; default: the model's generation config"
+        )
+
+
+def _add_network_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=_port, default=50051, help="port for clients; 0: any free port")
+    parser.add_argument("--metrics-port", type=_port, default=9400, metavar="PORT", help="port of /metrics; 0: any free port")
+    parser.add_argument("--announce-port", type=_port, default=50052, metavar="PORT", help="port for workers that announce themselves")
+    parser.add_argument("--admin-port", type=_port, metavar="PORT", help="port of the admin service, on 127.0.0.1 only; default: off")
+    parser.add_argument("--worker", type=_address, action="append", default=[], metavar="HOST:PORT", help="worker to dial; can be repeated")
+    parser.add_argument("--takeover", action="store_true", help="take workers over although another control plane's lease still runs")
+    parser.add_argument(
+        "--drain-seconds", type=_seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
+    )
+
+
+def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
+    count: dict[str, Any] = {"type": _positive, "metavar": "N"}
+    parser.add_argument("--max-queued-requests", **count, default=_ENGINE.max_queued_requests, help="most requests that wait")
+    parser.add_argument("--max-queued-tokens", **count, default=_ENGINE.max_queued_tokens, help="most prompt tokens that wait")
+    parser.add_argument("--max-num-seqs", **count, default=_SCHEDULER.max_sequences, help="most sequences that run on one worker")
+    parser.add_argument("--max-step-tokens", **count, default=_SCHEDULER.max_step_tokens, help="most tokens of one step")
+    parser.add_argument("--max-model-len", **count, help="most tokens of a request; default: what the model and the KV memory allow")
+    parser.add_argument("--steps-in-flight", **count, default=_SCHEDULER.max_steps_in_flight, help="steps sent and not yet answered")
+    parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="reuse the KV of equal prefixes")
+    parser.add_argument(
+        "--worker-grace-seconds",
+        type=_seconds,
+        default=_SCHEDULER.grace_seconds,
+        metavar="S",
+        help="how long a request waits for a worker before it ends with UNAVAILABLE",
+    )
+    parser.add_argument(
+        "--on-numerics-change",
+        choices=("wait", "continue"),
+        default="wait",
+        help="what a started request does when no worker computes the same bits any more: wait for one, or go on with other bits",
+    )
+
+
+def _config(values: argparse.Namespace) -> Config:
+    given = {field: getattr(values, f"default_{field}") for field in _SAMPLING_FLAGS}
+    return Config(
+        model=values.model,
+        served_model_name=values.served_model_name,
+        chat_template=values.chat_template,
+        default_sampling={field: value for field, value in given.items() if value is not None},
+        host=values.host,
+        port=values.port,
+        metrics_port=values.metrics_port,
+        announce_port=values.announce_port,
+        admin_port=values.admin_port,
+        workers=tuple(values.worker),
+        takeover=values.takeover,
+        drain_seconds=values.drain_seconds,
+        scheduler=SchedulerOptions(
+            max_sequences=values.max_num_seqs,
+            max_step_tokens=values.max_step_tokens,
+            max_steps_in_flight=values.steps_in_flight,
+            max_model_len=values.max_model_len,
+            prefix_caching=values.prefix_cache,
+            grace_seconds=values.worker_grace_seconds,
+            continue_on_numerics_change=values.on_numerics_change == "continue",
+        ),
+        engine=EngineOptions(max_queued_requests=values.max_queued_requests, max_queued_tokens=values.max_queued_tokens),
+        log_format=values.log_format,
+        log_level=values.log_level,
+    )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is not a port, must be from 0 to 65535")
+    return port
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small, must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a time, must be 0 or more seconds")
+    return value
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not host:port")
+    return text

@@ -1,0 +1,134 @@
+"""The engine's thread: one event loop for the engine, the worker links and the announcements."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc.aio
+import uvloop
+
+from control_plane.core.options import SchedulerOptions
+from control_plane.core.scheduler import Scheduler
+from control_plane.edge.worker_link.announce_service import AnnounceServicer
+from control_plane.edge.worker_link.metrics_port import LinkMetrics
+from control_plane.edge.worker_link.registry import WorkerRegistry
+from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.engine.engine import Engine
+from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
+from control_plane.engine.options import EngineOptions
+from control_plane.engine.ports import GenerationRequest, OutputSink
+from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.worker.v1 import worker_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+_JOIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the thread runs."""
+
+    scheduler: SchedulerOptions
+    engine: EngineOptions
+    links: LinkSettings
+    workers: Sequence[str]  # addresses to dial
+    host: str
+    announce_port: int
+
+
+class EngineThread:
+    """Every public method belongs to the clients' event loop; `gauges` may be read anywhere. Implements the calls' EnginePort."""
+
+    def __init__(self, settings: EngineSettings, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
+        self._settings = settings
+        self._engine_metrics = engine_metrics
+        self._link_metrics = link_metrics
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    @property
+    def gauges(self) -> EngineGauges:
+        """The engine's latest picture."""
+        return self._engine.gauges if self._engine else EngineGauges()
+
+    async def start(self, sink: OutputSink) -> int:
+        """Run the engine; returns the port for announcements. Raises StartUpError when that is taken."""
+        listening: Future[int] = Future()
+        here = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._main, args=(sink, listening, here), name="engine", daemon=True)
+        self._thread.start()
+        return await asyncio.wrap_future(listening)
+
+    def submit(self, request: GenerationRequest) -> None:
+        """See EnginePort."""
+        self._soon(lambda engine: engine.submit(request))
+
+    def abort(self, request_id: str) -> None:
+        """See EnginePort."""
+        self._soon(lambda engine: engine.abort(request_id))
+
+    async def call(self, function: Callable[[Engine], _R]) -> _R:
+        """What `function` returns on the engine's event loop."""
+        future: Future[_R] = Future()
+
+        def apply(engine: Engine) -> None:
+            try:
+                future.set_result(function(engine))
+            except Exception as error:  # belongs to the caller, not to the loop
+                future.set_exception(error)
+
+        self._soon(apply)
+        return await asyncio.wrap_future(future)
+
+    async def stop(self) -> None:
+        """End the engine and its sessions."""
+        if self._thread is None:
+            return
+        if self._thread.is_alive():
+            self._soon(lambda engine: engine.stop())
+        await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+        if self._thread.is_alive():
+            _log.error("the engine does not stop", extra={"seconds": _JOIN_SECONDS})
+
+    def _soon(self, function: Callable[[Engine], object]) -> None:
+        assert self._loop is not None and self._engine is not None, "the engine has not been started"
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, self._engine)
+
+    def _main(self, sink: OutputSink, listening: Future[int], clients_loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(sink, listening))
+        except Exception as error:
+            if not listening.done():
+                listening.set_exception(error)
+                return
+            _log.exception("the engine failed")
+            clients_loop.call_soon_threadsafe(self.failed.set_result, error)
+
+    async def _serve(self, sink: OutputSink, listening: Future[int]) -> None:
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        engine = self._engine = Engine(Scheduler(settings.scheduler), sink, self._engine_metrics, settings.engine)
+        registry = WorkerRegistry(settings.links, Surroundings(engine, self._link_metrics, time.monotonic))
+        server = grpc.aio.server(options=[EXCLUSIVE_PORT])
+        worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
+        port = bind(server, settings.host, settings.announce_port)
+        try:
+            await server.start()
+            registry.start(settings.workers)
+            listening.set_result(port)
+            await engine.run()
+        finally:
+            await registry.stop()
+            await server.stop(None)

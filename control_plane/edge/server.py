@@ -1,0 +1,142 @@
+"""The life of a control plane: bind, read the model, serve, drain, stop."""
+
+import asyncio
+import gc
+import importlib.metadata
+import logging
+import secrets
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
+from control_plane.edge.config import Config
+from control_plane.edge.engine_thread import EngineSettings, EngineThread
+from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.metrics.collector import ServerCollector
+from control_plane.edge.metrics.engine_recorder import EngineRecorder
+from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.edge.model_directory import read_model
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admin_service import AdminService
+from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.inference_service import InferenceService, ServerFacts
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.stop_requests import StopRequests
+from control_plane.edge.worker_link.settings import LinkSettings
+from pypto_serving.process.metrics_endpoint import serve_metrics
+
+_log = logging.getLogger(__name__)
+
+_IDLE_POLL_SECONDS = 0.02
+_LAST_WRITES_SECONDS = 2.0  # for calls whose requests have ended to hand their last messages over
+
+
+class ControlPlane:
+    """Owns all parts of the process; lives on the clients' event loop."""
+
+    def __init__(self, config: Config, stop: StopRequests) -> None:
+        self._config = config
+        self._stop = stop
+        self._instance_id = secrets.token_hex(8)
+        self._calls = CallRecorder(METHODS)
+        self._engine_metrics = EngineRecorder()
+        self._link_metrics = LinkRecorder()
+        self._context_limit = ContextLimit(config.scheduler.grace_seconds, config.engine.max_queued_requests)
+
+    async def run(self) -> int:
+        """Serve until told to stop; returns the exit code. Raises StartUpError when it can not start."""
+        started_at = time.monotonic()
+        config = self._config
+        async with AsyncExitStack() as cleanup:
+            server = ClientServer(config.host, config.port, self._calls)
+            cleanup.push_async_callback(server.stop, 0.0)
+            model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
+            engine = EngineThread(self._engine_settings(model), self._engine_metrics, self._link_metrics)
+            live = LiveRequests(asyncio.get_running_loop(), engine)
+            endpoint = serve_metrics(self._metrics(engine), config.host, config.metrics_port)
+            cleanup.callback(endpoint.close)
+            cleanup.push_async_callback(engine.stop)
+            ports = {"port": server.port, "metrics_port": endpoint.port, "announce_port": await engine.start(live)}
+            encoder = PromptEncoder(model)
+            cleanup.callback(encoder.close)
+            await server.start(self._service(model, encoder, live, engine), self._context_limit, lambda: engine.gauges)
+            if config.admin_port is not None:
+                ports["admin_port"] = await self._start_admin(config.admin_port, engine, cleanup)
+            gc.collect()
+            gc.freeze()
+            seconds = round(time.monotonic() - started_at, 2)
+            _log.info("serving", extra={"host": config.host, **ports, "model": model.name, "seconds": seconds})
+            return await self._serve(server, engine, live)
+
+    async def _start_admin(self, port: int, engine: EngineThread, cleanup: AsyncExitStack) -> int:
+        admin = AdminServer(port, self._calls)
+        cleanup.push_async_callback(admin.stop)
+        await admin.start(AdminService(engine, self._stop.drain.set))
+        return admin.port
+
+    async def _serve(self, server: ClientServer, engine: EngineThread, live: LiveRequests) -> int:
+        told_to_stop = asyncio.create_task(self._stop.drain.wait())
+        ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        self._context_limit.close()
+        live.close()
+        await server.drain()
+        if engine.failed.done():
+            told_to_stop.cancel()
+            live.fail_all("the engine failed")
+            await server.stop(_LAST_WRITES_SECONDS)
+            return 1
+        await self._drain(engine, live)
+        await server.stop(0.0 if self._stop.at_once.is_set() else _LAST_WRITES_SECONDS)
+        _log.info("stopped")
+        return 0
+
+    async def _drain(self, engine: EngineThread, live: LiveRequests) -> None:
+        """Let running requests finish, while there is time and nobody asks to stop at once."""
+        _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
+        await engine.call(lambda running: running.drain())
+        deadline = time.monotonic() + self._config.drain_seconds
+        while len(live) and not self._stop.at_once.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(_IDLE_POLL_SECONDS)
+        if len(live):
+            _log.warning("requests cut off", extra={"requests": len(live)})
+            live.fail_all("the server is shutting down")
+
+    def _engine_settings(self, model: ServedModel) -> EngineSettings:
+        config = self._config
+        return EngineSettings(
+            scheduler=config.scheduler,
+            engine=config.engine,
+            links=LinkSettings(self._instance_id, model.fingerprint, takeover=config.takeover),
+            workers=config.workers,
+            host=config.host,
+            announce_port=config.announce_port,
+        )
+
+    def _metrics(self, engine: EngineThread) -> CollectorRegistry:
+        registry = CollectorRegistry(auto_describe=False)
+        recorders = (self._engine_metrics, self._link_metrics, self._calls)
+        registry.register(ServerCollector(recorders, lambda: engine.gauges, lambda: self._context_limit.num_waiting))
+        return registry
+
+    def _service(self, model: ServedModel, encoder: PromptEncoder, live: LiveRequests, engine: EngineThread) -> InferenceService:
+        facts = ServerFacts(
+            version=importlib.metadata.version("pypto-serving"),
+            instance_id=self._instance_id,
+            max_queued_requests=self._config.engine.max_queued_requests,
+            num_workers=lambda: len(engine.gauges.workers),
+            max_model_len=lambda: self._context_limit.tokens,
+        )
+        return InferenceService(model, encoder, Admission(model, encoder, self._context_limit), live, facts)
+
+
+async def run_control_plane(config: Config) -> int:
+    """Serve until a signal comes; returns the exit code. Raises StartUpError when the control plane can not start."""
+    stop = StopRequests()
+    stop.listen()
+    return await ControlPlane(config, stop).run()
