@@ -1,7 +1,7 @@
 """Tokenizers made in code.
 
-Byte tokenizer: id b is byte b, then BOS 256, EOS 257, EOT 258, PAD 259, <think> 260, </think> 261. Piece tokenizer: SentencePiece style, with
-byte fallback and a blank that the decoder drops at the start of a text.
+Byte tokenizer: id b is byte b, then BOS 256, EOS 257, EOT 258, PAD 259, <think> 260, </think> 261.
+Piece tokenizer: SentencePiece style, with byte fallback and a blank that the decoder drops at the start of a text.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SPECIAL_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 
 def byte_tokenizer(adds_bos: bool = False) -> Tokenizer:
     """One token per byte."""
-    inner = tokenizers.Tokenizer(models.BPE({character: byte for character, byte in _ALPHABET.items()}, []))
+    inner = tokenizers.Tokenizer(models.BPE(dict(_ALPHABET), []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(["<bos>", "<eos>", "<eot>", "<pad>"])

@@ -16,7 +16,7 @@ def render(source: str, add_generation_prompt: bool = True) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ bos_token }}{% for m in messages %}\n  {% if loop.first %}\n{{ m.role }}: {{ m['content'] }}{{ eos_token }}\n  {% endif %}\n{% endfor %}",
+        "{{ bos_token }}{% for m in messages %}\n  {% if loop.first %}\n{{ m['content'] }}{{ eos_token }}\n  {% endif %}\n{% endfor %}",
         "{% for m in messages %}{% if m.role == 'assistant' %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ tools is none }}",
         "{{ messages | tojson(indent=2) }}{% if add_generation_prompt %}<|a|>{% endif %}",

@@ -1,0 +1,255 @@
+"""Validation: every refused input names field, value and limit, and nothing of it reaches the engine."""
+
+import math
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admission import Admission, AdmittedRequest
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.errors import RequestError
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
+USER = pb.ChatMessage(role="user", content="x")
+
+
+async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None) -> AdmittedRequest:
+    model = model or served_model()
+    limit = ContextLimit(1.0, 1)
+    limit.set(MAX_MODEL_LEN)
+    encoder = PromptEncoder(model)
+    try:
+        return await Admission(model, encoder, limit).admit(spec)
+    finally:
+        encoder.close()
+
+
+async def refusal(spec: pb.GenerationSpec, model: ServedModel | None = None) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        await admit(spec, model)
+    return caught.value
+
+
+def ids(*token_ids: int) -> pb.TokenIds:
+    return pb.TokenIds(ids=token_ids)
+
+
+SAMPLING = [
+    ({"temperature": -0.1}, "sampling.temperature = -0.1, must be >= 0 and finite"),
+    ({"temperature": math.nan}, "sampling.temperature = nan"),
+    ({"temperature": math.inf}, "sampling.temperature = inf"),
+    ({"top_p": 0.0}, "sampling.top_p = 0, must be in (0, 1]"),
+    ({"top_p": 1.0001}, "sampling.top_p = 1.0001"),
+    ({"top_p": math.nan}, "sampling.top_p = nan"),
+    ({"min_p": -0.5}, "sampling.min_p = -0.5, must be in [0, 1]"),
+    ({"min_p": 1.5}, "sampling.min_p = 1.5"),
+    ({"repetition_penalty": 0.0}, "sampling.repetition_penalty = 0, must be > 0 and finite"),
+    ({"repetition_penalty": math.inf}, "sampling.repetition_penalty = inf"),
+    ({"presence_penalty": 2.5}, "sampling.presence_penalty = 2.5, must be in [-2, 2]"),
+    ({"frequency_penalty": math.nan}, "sampling.frequency_penalty = nan"),
+    ({"logit_bias": {VOCAB_SIZE + 1: -100.0}}, f"sampling.logit_bias: token id {VOCAB_SIZE + 1}"),
+    ({"logit_bias": {1: 1e9}}, "sampling.logit_bias[1] = 1e+09, must be in [-100, 100]"),
+    ({"logit_bias": {1: math.nan}}, "sampling.logit_bias[1] = nan"),
+    ({"logit_bias": dict.fromkeys(range(1025), 0.0)}, "sampling.logit_bias has 1025 entries, may have at most 1024"),
+]
+STOPPING = [
+    ({"stop": [""]}, "stopping.stop[0] has 0 bytes, must have from 1 to 1024"),
+    ({"stop": ["x" * 1025]}, "stopping.stop[0] has 1025 bytes"),
+    ({"stop": ["é" * 513]}, "stopping.stop[0] has 1026 bytes"),
+    ({"stop": ["x"] * 65}, "stopping.stop has 65 entries, may have at most 64"),
+    ({"stop_token_ids": [VOCAB_SIZE]}, f"stopping.stop_token_ids: token id {VOCAB_SIZE} at position 0 is not below the vocabulary size"),
+    ({"stop_token_ids": [1] * 257}, "stopping.stop_token_ids has 257 entries, may have at most 256"),
+    ({"min_tokens": 10, "max_tokens": 5}, "stopping.min_tokens = 10, must be at most max_tokens = 5"),
+    ({"min_tokens": 100}, "stopping.min_tokens = 100, must be at most max_tokens = 61"),
+    ({"max_tokens": 62}, "stopping.max_tokens = 62, must be at most 61: the prompt has 3 tokens, and a request may have 64"),
+    ({"max_tokens": 2**32 - 1}, "stopping.max_tokens = 4294967295"),
+]
+OUTPUT = [
+    ({"top_logprobs": 21, "logprobs": True}, "output.top_logprobs = 21, must be at most 20"),
+    ({"top_logprobs": 1}, "output.top_logprobs = 1, must be 0 unless logprobs is set"),
+    ({"prompt_logprobs": 21}, "output.prompt_logprobs = 21, must be at most 20"),
+    ({"stream_interval": 0}, "output.stream_interval = 0, must be from 1 to 1024"),
+    ({"stream_interval": 1025}, "output.stream_interval = 1025"),
+]
+SPECS = [
+    (pb.GenerationSpec(), INVALID, "prompt is absent"),
+    (pb.GenerationSpec(token_ids=ids()), INVALID, "token_ids has 0 tokens, must have at least 1"),
+    (pb.GenerationSpec(token_ids=ids(5, VOCAB_SIZE)), INVALID, f"token_ids: token id {VOCAB_SIZE} at position 1"),
+    (pb.GenerationSpec(token_ids=ids(5, 2**32 - 1)), INVALID, "token_ids: token id 4294967295 at position 1"),
+    (pb.GenerationSpec(token_ids=ids(*[1] * MAX_MODEL_LEN)), INVALID, "the prompt has 64 tokens, and a request may have 64"),
+    (pb.GenerationSpec(text="x" * 100), INVALID, "the prompt has 101 tokens, and a request may have 64"),
+    (pb.GenerationSpec(text="x", request_id="é"), INVALID, "request_id 'é' must be at most 256 characters of printable ASCII"),
+    (pb.GenerationSpec(text="x", request_id="a\nb"), INVALID, "request_id 'a\\nb'"),
+    (pb.GenerationSpec(text="x", request_id="a" * 257), INVALID, "request_id"),
+    (pb.GenerationSpec(text="x", cache_salt="é" * 129), INVALID, "cache_salt has 258 bytes, may have at most 256"),
+    (pb.GenerationSpec(text="x", n=0), INVALID, "n = 0, must be from 1 to 64"),
+    (pb.GenerationSpec(text="x", n=1_000_000), INVALID, "n = 1000000, must be from 1 to 64"),
+    (pb.GenerationSpec(text="x", n=2), UNIMPLEMENTED, "n = 2"),
+    (pb.GenerationSpec(text="x", constraint=pb.Constraint(regex="a")), UNIMPLEMENTED, "constraint"),
+    (pb.GenerationSpec(chat=pb.Chat()), INVALID, "chat.messages is empty"),
+    (pb.GenerationSpec(chat=pb.Chat(messages=[USER], tools=[pb.Tool(name="t")])), UNIMPLEMENTED, "chat.tools"),
+    (
+        pb.GenerationSpec(chat=pb.Chat(messages=[USER], template_arguments={"a": pb.TemplateValue(bool_value=True)})),
+        UNIMPLEMENTED,
+        "chat.template_arguments",
+    ),
+    (pb.GenerationSpec(chat=pb.Chat(messages=[USER, pb.ChatMessage(role="user")])), INVALID, "chat.messages[1].content is absent"),
+    (pb.GenerationSpec(chat=pb.Chat(messages=[pb.ChatMessage(content="x")])), INVALID, "chat.messages[0].role is empty"),
+    (pb.GenerationSpec(text="x", model="other"), grpc.StatusCode.NOT_FOUND, "model 'other' is not served; this server has 'bytes'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), SAMPLING)
+async def test_sampling_out_of_range_is_refused(fields: dict[str, object], message: str) -> None:
+    error = await refusal(pb.GenerationSpec(text="Hi", sampling=pb.SamplingParams(**fields)))
+    assert (error.code, str(error)[: len(message)]) == (INVALID, message)
+
+
+@pytest.mark.parametrize(("fields", "message"), STOPPING)
+async def test_stopping_out_of_range_is_refused(fields: dict[str, object], message: str) -> None:
+    error = await refusal(pb.GenerationSpec(text="Hi", stopping=pb.StoppingParams(**fields)))
+    assert (error.code, str(error)[: len(message)]) == (INVALID, message)
+
+
+@pytest.mark.parametrize(("fields", "message"), OUTPUT)
+async def test_output_out_of_range_is_refused(fields: dict[str, object], message: str) -> None:
+    error = await refusal(pb.GenerationSpec(text="Hi", output=pb.OutputOptions(**fields)))
+    assert (error.code, str(error)[: len(message)]) == (INVALID, message)
+
+
+@pytest.mark.parametrize(("spec", "code", "message"), SPECS)
+async def test_a_spec_that_makes_no_sense_is_refused(spec: pb.GenerationSpec, code: grpc.StatusCode, message: str) -> None:
+    error = await refusal(spec)
+    assert (error.code, str(error)[: len(message)]) == (code, message)
+
+
+async def test_gwy_05_a_template_that_refuses_the_messages_is_quoted() -> None:
+    from control_plane.edge.text.chat_template import ChatTemplate
+
+    model = served_model(chat_template=ChatTemplate("{{ raise_exception('roles must alternate') }}", {}))
+    error = await refusal(pb.GenerationSpec(chat=pb.Chat(messages=[USER])), model)
+    assert (error.code, "roles must alternate" in str(error)) == (INVALID, True)
+
+
+async def test_val_09_an_empty_prompt_needs_a_bos() -> None:
+    assert list((await admit(pb.GenerationSpec(text=""))).request.prompt_token_ids) == [BOS]
+    error = await refusal(pb.GenerationSpec(text=""), served_model(tokenizer=byte_tokenizer()))
+    assert (error.code, str(error)) == (INVALID, "text has 0 tokens, must have at least 1")
+
+
+async def test_val_11_explicit_zero_is_not_unset() -> None:
+    defaults = pb.SamplingParams(
+        temperature=0.6, top_p=0.9, top_k=0, min_p=0, repetition_penalty=1, presence_penalty=0.5, frequency_penalty=0
+    )
+    model = served_model(default_sampling=defaults)
+    absent = await admit(pb.GenerationSpec(text="x"), model)
+    zero = await admit(pb.GenerationSpec(text="x", sampling=pb.SamplingParams(temperature=0, presence_penalty=0, seed=0)), model)
+    assert absent.request.choices[0].sampling.temperature == pytest.approx(0.6)
+    assert zero.request.choices[0].sampling.temperature == 0 == zero.request.choices[0].sampling.presence_penalty
+    assert zero.started.effective.sampling.top_p == pytest.approx(0.9)
+    assert zero.request.choices[0].sampling.seed == 0
+
+
+async def test_val_06_tiny_temperatures_are_greedy() -> None:
+    for temperature, effective in ((1e-12, 0.0), (0.0, 0.0), (1e-4, 1e-4)):
+        admitted = await admit(pb.GenerationSpec(text="x", sampling=pb.SamplingParams(temperature=temperature)))
+        assert admitted.request.choices[0].sampling.temperature == pytest.approx(effective)
+
+
+async def test_val_07_top_k_of_the_vocabulary_or_more_is_off() -> None:
+    for top_k, effective in ((0, 0), (1, 1), (VOCAB_SIZE, 0), (2**32 - 1, 0)):
+        admitted = await admit(pb.GenerationSpec(text="x", sampling=pb.SamplingParams(top_k=top_k)))
+        assert admitted.request.choices[0].sampling.top_k == effective
+
+
+async def test_val_08_absent_seeds_differ_and_are_reported() -> None:
+    first, second = [await admit(pb.GenerationSpec(text="x")) for _ in range(2)]
+    assert first.started.effective.sampling.seed == first.request.choices[0].sampling.seed
+    assert first.request.choices[0].sampling.seed != second.request.choices[0].sampling.seed
+
+
+async def test_every_effective_parameter_is_reported() -> None:
+    effective = (await admit(pb.GenerationSpec(text="x"))).started.effective
+    absent = {
+        f"{part}.{field.name}"
+        for part in ("sampling", "stopping", "output")
+        for field in getattr(effective, part).DESCRIPTOR.fields
+        if field.has_presence and not getattr(effective, part).HasField(field.name)
+    }
+    assert absent == {"output.prompt_logprobs"}
+
+
+async def test_stop_07_ignore_eos_keeps_the_stop_tokens_of_the_request() -> None:
+    stopping = pb.StoppingParams(ignore_eos=True, stop_token_ids=[EOT])
+    assert (await admit(pb.GenerationSpec(text="x", stopping=stopping))).request.end_token_ids == {EOT}
+    assert (await admit(pb.GenerationSpec(text="x"))).request.end_token_ids == {EOS}
+
+
+@pytest.mark.parametrize(
+    ("stopping", "skip", "end", "text"),
+    [
+        ({}, True, EOS, "a"),
+        ({}, False, EOS, "a<eos>"),
+        ({"stop_token_ids": [EOT]}, False, EOT, "a"),
+        ({"stop_token_ids": [EOT], "include_stop": True}, True, EOT, "a<eot>"),
+        ({"include_stop": True}, True, EOS, "a"),
+    ],
+)
+async def test_which_end_tokens_have_text(stopping: dict[str, object], skip: bool, end: int, text: str) -> None:
+    spec = pb.GenerationSpec(text="x", stopping=pb.StoppingParams(**stopping), output=pb.OutputOptions(skip_special_tokens=skip))
+    stream = (await admit(spec)).request.choices[0].text
+    assert stream.push(ord("a")) + stream.push(end) + stream.finish() == text
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[pb.Started]:
+    yield (await admit(pb.GenerationSpec(text="Hi", stopping=pb.StoppingParams(max_tokens=5)))).started
+
+
+def resumed(started: pb.Started, **changes: object) -> pb.GenerationSpec:
+    fields = {"effective": started.effective, "prompt_token_ids": [BOS, *b"Hi"], "model_fingerprint": "f1"} | changes
+    return pb.GenerationSpec(resume=pb.Resume(**fields))
+
+
+async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
+    choices = [pb.ResumedChoice(index=0, token_ids=[1, 2])]
+    admitted = await admit(resumed(started, choices=choices, key=b"k"))
+    assert admitted.started.effective == started.effective
+    assert (admitted.started.resume_key, admitted.request.takes_over) == (b"k", True)
+    assert list(admitted.request.choices[0].resumed_token_ids) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"model_fingerprint": "f2"}, grpc.StatusCode.FAILED_PRECONDITION, "resume.model_fingerprint 'f2' is of another model"),
+        ({"prompt_token_ids": []}, INVALID, "resume.prompt_token_ids has 0 tokens"),
+        ({"prompt_token_ids": [VOCAB_SIZE]}, INVALID, "resume.prompt_token_ids: token id"),
+        ({"key": b"k" * 65}, INVALID, "resume.key has 65 bytes"),
+        ({"effective": pb.EffectiveParameters(n=1)}, INVALID, "resume.effective.sampling.seed is absent"),
+        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE])]}, INVALID, "resume.choices[0].token_ids: token id"),
+        ({"choices": [pb.ResumedChoice(token_ids=[1] * 6)]}, INVALID, "resume.choices[0].token_ids has 6 tokens, may have at most"),
+        ({"choices": [pb.ResumedChoice(index=1)]}, INVALID, "resume.choices[0].index = 1, must be below n = 1"),
+        ({"choices": [pb.ResumedChoice()] * 2}, INVALID, "resume.choices has 2 entries, may have at most 1"),
+        ({"choices": [pb.ResumedChoice(finished=True)]}, INVALID, "resume.choices[0].finished is set"),
+    ],
+)
+async def test_a_resume_that_makes_no_sense_is_refused(
+    started: pb.Started, changes: dict[str, object], code: grpc.StatusCode, message: str
+) -> None:
+    error = await refusal(resumed(started, **changes))
+    assert (error.code, str(error)[: len(message)]) == (code, message)
+
+
+async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
+    started.effective.sampling.temperature = math.nan
+    assert str(await refusal(resumed(started))).startswith("resume.effective.sampling.temperature = nan")
+    started.effective.n = 2
+    started.effective.sampling.temperature = 1
+    assert (await refusal(resumed(started))).code is UNIMPLEMENTED

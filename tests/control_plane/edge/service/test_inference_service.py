@@ -1,0 +1,256 @@
+"""The service over a real gRPC server, with a scripted engine behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from fakes.engine import MAX_MODEL_LEN, FakeControlPlane, fake_control_plane, served_model
+from fakes.tokenizers import BOS, EOS
+
+from control_plane.engine.ports import Failure, RequestFailed
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[FakeControlPlane]:
+    async with fake_control_plane() as plane:
+        yield plane
+
+
+def text_of(events: list[pb.GenerateStreamResponse]) -> str:
+    return "".join(event.delta.text for event in events)
+
+
+async def status_of(call: object) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def rest_of(stream: object) -> list[pb.GenerateStreamResponse]:
+    events = []
+    while (event := await stream.read()) is not grpc.aio.EOF:
+        events.append(event)
+    return events
+
+
+async def until(condition: object) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def test_a_unary_answer_holds_everything(plane: FakeControlPlane) -> None:
+    response = await plane.generate(text="Hi", request_id="r1")
+    choice = response.choices[0]
+    assert (choice.text, list(choice.token_ids)) == ("hello", [*b"hello", EOS])
+    assert (choice.finished.reason, choice.finished.stop_token_id) == (pb.FINISH_REASON_STOP, EOS)
+    assert response.usage == pb.Usage(prompt_tokens=3, completion_tokens=6)
+    assert (response.started.request_id, response.started.num_prompt_tokens) == ("r1", 3)
+
+
+async def test_txt_06_a_stream_is_started_deltas_and_one_finished(plane: FakeControlPlane) -> None:
+    for interval in (1, 4):
+        events = await plane.events(text="Hi", output=pb.OutputOptions(stream_interval=interval))
+        kinds = [event.WhichOneof("event") for event in events]
+        assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("started", "finished", {"delta"})
+        assert text_of(events) == "hello"
+        assert [event.delta.first_index for event in events[1:-1]][:2] == [0, interval]
+
+
+async def test_unary_and_stream_agree(plane: FakeControlPlane) -> None:
+    spec = {"token_ids": pb.TokenIds(ids=[1, 2]), "stopping": pb.StoppingParams(stop=["ll"]), "sampling": pb.SamplingParams(seed=3)}
+    response, events = await plane.generate(**spec), await plane.events(**spec)
+    assert response.choices[0].text == text_of(events) == "he"
+    assert response.choices[0].finished.stop_string == events[-1].finished.stop_string == "ll"
+    assert response.started.effective == events[0].started.effective
+
+
+async def test_stop_04_usage_ends_at_the_stop_string(plane: FakeControlPlane) -> None:
+    response = await plane.generate(text="Hi", stopping=pb.StoppingParams(stop=["lo"], max_tokens=20))
+    assert response.usage.completion_tokens == 5
+
+
+async def test_stop_10_absent_max_tokens_reaches_to_the_limit() -> None:
+    async with fake_control_plane(script=[7] * 100) as plane:
+        for prompt in ({"token_ids": pb.TokenIds(ids=[1] * 10)}, {"text": "x" * 9}):
+            response = await plane.generate(**prompt)
+            assert response.usage.completion_tokens == response.started.effective.stopping.max_tokens == MAX_MODEL_LEN - 10
+            assert response.choices[0].finished.reason == pb.FINISH_REASON_LENGTH
+
+
+async def test_stop_09_zero_max_tokens_finishes_without_tokens(plane: FakeControlPlane) -> None:
+    response = await plane.generate(text="Hi", stopping=pb.StoppingParams(max_tokens=0), output=pb.OutputOptions(prompt_logprobs=0))
+    assert (response.choices[0].text, response.usage.completion_tokens) == ("", 0)
+    assert [entry.token for entry in response.prompt_logprobs] == [b"<bos>", b"H", b"i"]
+
+
+async def test_logprobs_carry_the_bytes_of_tokens() -> None:
+    async with fake_control_plane(script=[*"é".encode(), EOS]) as plane:
+        events = await plane.events(text="Hi", output=pb.OutputOptions(logprobs=True, top_logprobs=1))
+        entries = [entry for event in events for entry in event.delta.logprobs]
+        assert [entry.token for entry in entries] == [b"\xc3", b"\xa9", b"<eos>"]
+        assert [entry.top[0].token_id for entry in entries] == [7, 7, 7]
+
+
+async def test_chat_goes_through_the_template_without_a_second_bos(plane: FakeControlPlane) -> None:
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="Hi")])
+    await plane.generate(chat=chat)
+    assert list(plane.engine.submitted[0].prompt_token_ids) == [*b"<user>Hi<a>"]
+
+
+async def test_idn_01_a_live_id_is_refused_and_free_afterwards(plane: FakeControlPlane) -> None:
+    plane.engine.gate.clear()
+    first = plane.stream(text="Hi", request_id="x")
+    await first.read()
+    assert (await status_of(plane.generate(text="other", request_id="x"))).code() is grpc.StatusCode.ALREADY_EXISTS
+    plane.engine.gate.set()
+    assert text_of(await rest_of(first)) == "hello"
+    assert (await plane.generate(text="Hi", request_id="x")).choices[0].text == "hello"
+
+
+@pytest.mark.parametrize("way", ["cancel", "deadline", "unary"])
+async def test_can_03_a_call_that_ends_early_is_aborted(plane: FakeControlPlane, way: str) -> None:
+    plane.engine.gate.clear()
+    if way == "unary":
+        call = asyncio.ensure_future(plane.generate(text="Hi", request_id="x"))
+        await until(lambda: plane.engine.submitted)
+        call.cancel()
+    else:
+        request = pb.GenerateStreamRequest(spec=pb.GenerationSpec(text="Hi", request_id="x"))
+        stream = plane.stub.GenerateStream(request, timeout=0.2 if way == "deadline" else None)
+        await stream.read()
+        if way == "cancel":
+            stream.cancel()
+    await until(lambda: plane.engine.aborted)
+    await until(lambda: not len(plane.live))
+    code = "deadline_exceeded" if way == "deadline" else "cancelled"
+    await until(lambda: plane.calls._calls[("Generate" if way == "unary" else "GenerateStream", code)] == 1)
+
+
+async def test_abort_ends_a_live_request_and_forgives_another(plane: FakeControlPlane) -> None:
+    plane.engine.gate.clear()
+    stream = plane.stream(text="Hi", request_id="x")
+    await stream.read()
+    assert (await plane.stub.Abort(pb.AbortRequest(request_id="x"))).was_live
+    assert (await status_of(stream.read())).code() is grpc.StatusCode.CANCELLED
+    assert not (await plane.stub.Abort(pb.AbortRequest(request_id="x"))).was_live
+
+
+def resume(started: pb.Started, received: list[int], **changes: object) -> dict[str, object]:
+    fields = {"key": started.resume_key, "model_fingerprint": started.model_fingerprint} | changes
+    choices = [pb.ResumedChoice(index=0, token_ids=received)]
+    return {
+        "request_id": started.request_id,
+        "resume": pb.Resume(effective=started.effective, prompt_token_ids=[BOS, *b"Hi"], choices=choices, **fields),
+    }
+
+
+async def test_a_resume_takes_a_live_request_over(plane: FakeControlPlane) -> None:
+    plane.engine.gate.clear()
+    first = plane.stream(text="Hi", request_id="x")
+    started = (await first.read()).started
+    second = plane.stream(**resume(started, [*b"he"]))
+    assert (await status_of(first.read())).code() is grpc.StatusCode.CANCELLED
+    plane.engine.gate.set()
+    events = [event async for event in second]
+    assert events[0].started.effective == started.effective
+    assert (text_of(events), events[1].delta.first_index, events[-1].finished.usage.completion_tokens) == ("llo", 2, 6)
+
+
+async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: FakeControlPlane) -> None:
+    plane.engine.gate.clear()
+    first = plane.stream(text="Hi", request_id="x")
+    started = (await first.read()).started
+    error = await status_of(plane.events(**resume(started, [], key=b"guessed")))
+    assert error.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert not plane.engine.aborted
+
+
+async def test_a_resume_continues_on_a_server_that_never_saw_the_request(plane: FakeControlPlane) -> None:
+    started = (await plane.generate(text="Hi", request_id="x")).started
+    async with fake_control_plane() as other:
+        assert text_of(await other.events(**resume(started, [*b"hel"]))) == "lo"
+
+
+async def test_failures_of_the_engine_become_statuses(plane: FakeControlPlane) -> None:
+    expected = {Failure.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE, Failure.ABORTED: grpc.StatusCode.ABORTED}
+    for failure, code in expected.items():
+        plane.engine.failure = RequestFailed("", failure, "because 模型")
+        error = await status_of(plane.generate(text="Hi"))
+        assert (error.code(), error.details()) == (code, "because 模型")
+
+
+async def test_a_full_queue_says_when_to_come_again(plane: FakeControlPlane) -> None:
+    plane.engine.failure = RequestFailed("", Failure.QUEUE_FULL, "full", retry_after_seconds=1.5)
+    error = await status_of(plane.events(text="Hi"))
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert dict(error.trailing_metadata())["retry-after-ms"] == "1500"
+
+
+async def test_rpc_07_our_bug_shows_no_traceback(plane: FakeControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(request: object) -> None:
+        raise KeyError("secret")
+
+    plane.engine.submit = broken  # type: ignore[method-assign]
+    error = await status_of(plane.generate(text="Hi", request_id="r7"))
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "r7" in error.details() and "secret" not in error.details()
+    assert "secret" in caplog.text
+
+
+async def test_rpc_04_long_and_foreign_error_texts_arrive(plane: FakeControlPlane) -> None:
+    error = await status_of(plane.generate(text="Hi", model="模型🙂" * 2000))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert "模型🙂" in error.details()
+
+
+async def test_requests_wait_for_the_first_worker() -> None:
+    async with fake_control_plane(has_worker=False) as plane:
+        waiting = asyncio.ensure_future(plane.generate(text="Hi"))
+        await until(lambda: plane.limit.num_waiting)
+        plane.join_worker(max_model_len=20)
+        assert (await waiting).started.effective.stopping.max_tokens == 17
+
+
+async def test_without_a_worker_requests_end_after_the_grace_time() -> None:
+    async with fake_control_plane(has_worker=False, grace_seconds=0.05) as plane:
+        error = await status_of(plane.generate(text="Hi"))
+        assert (error.code(), "no worker" in error.details()) == (grpc.StatusCode.UNAVAILABLE, True)
+
+
+async def test_only_so_many_requests_wait_for_the_first_worker() -> None:
+    async with fake_control_plane(has_worker=False) as plane:
+        waiting = [asyncio.ensure_future(plane.generate(text="Hi")) for _ in range(2)]
+        await until(lambda: plane.limit.num_waiting == 2)
+        assert (await status_of(plane.generate(text="Hi"))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        plane.limit.close()
+        for call in waiting:
+            assert (await status_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_tokenize_and_detokenize(plane: FakeControlPlane) -> None:
+    response = await plane.stub.Tokenize(pb.TokenizeRequest(text="aé", with_offsets=True))
+    assert list(response.token_ids) == [BOS, *"aé".encode()]
+    assert (list(response.starts), list(response.ends)) == ([0, 0, 1, 1], [0, 1, 2, 2])
+    bare = await plane.stub.Tokenize(pb.TokenizeRequest(text="a", add_special_tokens=False))
+    assert list(bare.token_ids) == [*b"a"]
+    text = await plane.stub.Detokenize(pb.DetokenizeRequest(token_ids=response.token_ids, skip_special_tokens=True))
+    assert text.text == "aé"
+
+
+async def test_models_and_server_describe_themselves(plane: FakeControlPlane) -> None:
+    await until(lambda: plane.limit.tokens)
+    (model,) = (await plane.stub.ListModels(pb.ListModelsRequest())).models
+    assert model == (await plane.stub.GetModel(pb.GetModelRequest(model="bytes"))).model
+    assert (model.name, model.max_model_len, list(model.end_token_ids)) == ("bytes", MAX_MODEL_LEN, [EOS])
+    server = await plane.stub.GetServer(pb.GetServerRequest())
+    assert (server.num_workers, server.instance_id) == (1, "instance")
+    assert (await status_of(plane.stub.GetModel(pb.GetModelRequest(model="no")))).code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_gwy_04_a_model_without_a_template_refuses_chats_only() -> None:
+    async with fake_control_plane(model=served_model(chat_template=None)) as plane:
+        error = await status_of(plane.generate(chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="x")])))
+        assert (error.code(), "--chat-template" in error.details()) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+        assert (await plane.generate(text="x")).choices[0].text == "hello"

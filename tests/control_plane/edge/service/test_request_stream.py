@@ -1,0 +1,117 @@
+"""The way from the engine's thread to a call."""
+
+import asyncio
+
+import pytest
+from fakes.tokenizers import byte_tokenizer
+
+from control_plane.core.sampling import SamplingParams
+from control_plane.edge.service.errors import Aborted, AlreadyExists, Unavailable
+from control_plane.edge.service.request_stream import LiveRequests, RequestStream
+from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder
+from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
+from control_plane.engine.ports import (
+    ChoiceSpec,
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    RequestFailed,
+    SequenceDelta,
+    SequenceFinished,
+)
+
+
+class SilentEngine:
+    """Takes requests and does nothing."""
+
+    def __init__(self) -> None:
+        self.aborted: list[str] = []
+
+    def submit(self, request: GenerationRequest) -> None:
+        pass
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+
+def request(request_id: str = "x", takes_over: bool = False) -> GenerationRequest:
+    text = SequenceTextStream(byte_tokenizer().detokenizer([1], True), TextRules())
+    return GenerationRequest(
+        request_id, b"key", [1], [ChoiceSpec(0, SamplingParams(), text)], 9, 0, frozenset(), 0.0, takes_over=takes_over
+    )
+
+
+def delta(index: int) -> SequenceDelta:
+    return SequenceDelta("x", 0, index, [index], str(index))
+
+
+FINISHED = SequenceFinished("x", 0, FinishReason.LENGTH, None, 1, 3, 0, 0, 0.0, 0.0, 0.0)
+
+
+async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() -> None:
+    stream = RequestStream(request())
+    for output in (delta(0), delta(1), delta(2), FINISHED):
+        stream.put(output)
+    gatherer = DeltaGatherer(ResponseBuilder(byte_tokenizer()), stream_interval=1)
+    first, last = gatherer.events(await stream.take())
+    assert (first.delta.text, list(first.delta.token_ids), last.finished.usage.completion_tokens) == ("012", [0, 1, 2], 3)
+    assert await stream.take() == []
+
+
+async def test_a_failure_is_raised_to_the_call() -> None:
+    stream = RequestStream(request())
+    stream.put(RequestFailed("x", Failure.ABORTED, "lost three workers"))
+    with pytest.raises(Aborted, match="three workers"):
+        await stream.take()
+
+
+async def test_output_of_a_pass_arrives_from_another_thread() -> None:
+    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    async with live.open(request()) as stream:
+        await asyncio.to_thread(live.publish, [delta(0), FINISHED])
+        assert await stream.take() == [delta(0), FINISHED]
+        assert len(live) == 0
+
+
+async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_forgotten_it() -> None:
+    live = LiveRequests(asyncio.get_running_loop(), engine := SilentEngine())
+    async with live.open(request()):
+        pass
+    assert engine.aborted == ["x"]
+    with pytest.raises(AlreadyExists):
+        async with live.open(request()):
+            pass
+    live._deliver([RequestFailed("x", Failure.CANCELLED, "aborted")])
+    async with live.open(request()):
+        assert len(live) == 1
+
+
+async def test_two_takeovers_at_once_follow_each_other() -> None:
+    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    order = []
+
+    async def take_over(name: str) -> None:
+        async with live.open(request(takes_over=True)) as stream:
+            order.append(name)
+            with pytest.raises(Exception, match="gone"):
+                await stream.take()
+
+    tasks = [asyncio.ensure_future(take_over(name)) for name in "abc"]
+    for _ in tasks:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        live._deliver([RequestFailed("x", Failure.CANCELLED, "gone")])
+    await asyncio.gather(*tasks)
+    assert order == ["a", "b", "c"]
+
+
+async def test_a_closed_server_takes_nothing_and_can_fail_everything() -> None:
+    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    async with live.open(request("y")) as stream:
+        live.close()
+        with pytest.raises(Unavailable):
+            async with live.open(request("z")):
+                pass
+        live.fail_all("the end")
+        with pytest.raises(Unavailable, match="the end"):
+            await stream.take()

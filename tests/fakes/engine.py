@@ -1,0 +1,178 @@
+"""An engine that generates scripted tokens, and a server of ours around it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import grpc.aio
+from fakes.tokenizers import EOS, byte_tokenizer
+
+from control_plane.core.step import TokenLogprob
+from control_plane.edge.client_server import METHODS, ClientServer
+from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.inference_service import InferenceService, ServerFacts
+from control_plane.edge.service.parameters import BUILT_IN_SAMPLING
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.text.chat_template import ChatTemplate
+from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
+from control_plane.engine.ports import (
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    Output,
+    OutputSink,
+    PromptLogprobs,
+    RequestFailed,
+    SequenceDelta,
+    SequenceFinished,
+)
+from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+VOCAB_SIZE = 320
+MAX_MODEL_LEN = 64
+
+
+def served_model(**changes: object) -> ServedModel:
+    """A model with the byte tokenizer; `changes` are fields of ServedModel."""
+    model = ServedModel(
+        name="bytes",
+        architecture="FakeForCausalLM",
+        fingerprint="f1",
+        vocab_size=VOCAB_SIZE,
+        max_positions=MAX_MODEL_LEN,
+        end_token_ids=frozenset({EOS}),
+        default_sampling=BUILT_IN_SAMPLING,
+        tokenizer=byte_tokenizer(adds_bos=True),
+        chat_template=ChatTemplate(TEMPLATE, {}),
+    )
+    return replace(model, **changes)
+
+
+class ScriptedEngine:
+    """Gives every request the tokens of `script`, one per turn of the event loop, as far as its limits allow.
+
+    `failure` fails every request instead. Tokens wait for `gate`, which is open at first.
+    """
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self.script = script
+        self.failure: RequestFailed | None = None
+        self.sink: OutputSink
+        self.submitted: list[GenerationRequest] = []
+        self.aborted: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def submit(self, request: GenerationRequest) -> None:
+        self.submitted.append(request)
+        if self.failure:
+            self.sink.publish([replace(self.failure, request_id=request.request_id)])
+        else:
+            self._tasks[request.request_id] = asyncio.get_running_loop().create_task(self._generate(request))
+
+    def abort(self, request_id: str) -> None:
+        task = self._tasks.pop(request_id, None)
+        if task is not None and not task.done():
+            self.aborted.append(request_id)
+            task.cancel()
+            self.sink.publish([RequestFailed(request_id, Failure.CANCELLED, "aborted")])
+
+    async def _generate(self, request: GenerationRequest) -> None:
+        choice = request.choices[0]
+        if choice.sampling.prompt_logprobs is not None:
+            entries = [TokenLogprob(token_id, None) for token_id in request.prompt_token_ids]
+            self.sink.publish([PromptLogprobs(request.request_id, entries)])
+        for token_id in choice.resumed_token_ids:
+            choice.text.push(token_id)
+        index = len(choice.resumed_token_ids)
+        for token_id in self.script[index:]:
+            await self.gate.wait()
+            await asyncio.sleep(0)
+            if index == request.max_tokens:
+                break
+            index += 1
+            if self._emit(request, token_id, index):
+                return
+        if index == request.max_tokens:
+            self.sink.publish([self._finished(request, index, FinishReason.LENGTH, None)])
+
+    def _emit(self, request: GenerationRequest, token_id: int, index: int) -> bool:
+        """Publish a token, and the end if it is one."""
+        choice = request.choices[0]
+        text = choice.text.push(token_id)
+        matched = choice.text.matched_stop or (token_id if token_id in request.end_token_ids else None)
+        ends = matched is not None or index == request.max_tokens
+        logprobs = [TokenLogprob(token_id, -0.5, ((7, -1.0),))] if choice.sampling.logprobs else []
+        text += choice.text.finish() if ends else ""
+        outputs: list[Output] = [SequenceDelta(request.request_id, 0, index - 1, [token_id], text, logprobs)]
+        if ends:
+            reason = FinishReason.LENGTH if matched is None else FinishReason.STOP
+            outputs.append(self._finished(request, index, reason, matched))
+        self.sink.publish(outputs)
+        return ends
+
+    def _finished(self, request: GenerationRequest, count: int, reason: FinishReason, matched: str | int | None) -> SequenceFinished:
+        return SequenceFinished(request.request_id, 0, reason, matched, len(request.prompt_token_ids), count, 0, 0, 0.1, 0.2, 0.3)
+
+
+@dataclass
+class FakeControlPlane:
+    """What a test may touch of a server around a scripted engine."""
+
+    engine: ScriptedEngine
+    live: LiveRequests
+    calls: CallRecorder
+    limit: ContextLimit
+    server: ClientServer
+    channel: grpc.aio.Channel
+    gauges: EngineGauges = field(default_factory=EngineGauges)
+
+    @property
+    def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
+        return inference_pb2_grpc.InferenceServiceStub(self.channel)
+
+    async def generate(self, **spec: object) -> inference_pb2.GenerateResponse:
+        return await self.stub.Generate(inference_pb2.GenerateRequest(spec=inference_pb2.GenerationSpec(**spec)))
+
+    def stream(self, **spec: object) -> "grpc.aio.UnaryStreamCall":
+        return self.stub.GenerateStream(inference_pb2.GenerateStreamRequest(spec=inference_pb2.GenerationSpec(**spec)))
+
+    async def events(self, **spec: object) -> list[inference_pb2.GenerateStreamResponse]:
+        return [event async for event in self.stream(**spec)]
+
+    def join_worker(self, max_model_len: int = MAX_MODEL_LEN) -> None:
+        worker = WorkerGauges("w:1", "i", 1, "n", 0, 0, 0, 0, PageCounts(free=10))
+        self.gauges = EngineGauges(workers=(worker,), max_model_len=max_model_len)
+
+
+@asynccontextmanager
+async def fake_control_plane(
+    script: Sequence[int] = (*b"hello", EOS), model: ServedModel | None = None, has_worker: bool = True, grace_seconds: float = 5.0
+) -> AsyncIterator[FakeControlPlane]:
+    """A real gRPC server on a free port, around an engine that follows `script`."""
+    model = model or served_model()
+    engine = ScriptedEngine(script)
+    engine.sink = live = LiveRequests(asyncio.get_running_loop(), engine)
+    calls = CallRecorder(METHODS)
+    limit = ContextLimit(grace_seconds, max_waiting=2)
+    encoder = PromptEncoder(model)
+    server = ClientServer("127.0.0.1", 0, calls)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        plane = FakeControlPlane(engine, live, calls, limit, server, channel)
+        if has_worker:
+            plane.join_worker()
+        facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.gauges.workers), lambda: limit.tokens)
+        service = InferenceService(model, encoder, Admission(model, encoder, limit), live, facts)
+        await server.start(service, limit, lambda: plane.gauges)
+        try:
+            yield plane
+        finally:
+            await server.stop(0)
+            encoder.close()
