@@ -22,6 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     except StartUpError as error:
         print(f"worker: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before the event loop listens to signals
+        return 130
 
 
 def _run(config: WorkerConfig) -> int:

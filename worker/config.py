@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device-index", type=_count, default=0, metavar="N", help="which device of that kind")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
-    threads = len(os.sched_getaffinity(0))
-    parser.add_argument("--threads", type=_positive, default=threads, metavar="N", help="CPU threads: cores / workers on this machine")
+    parser.add_argument("--threads", type=_positive, default=_num_cores(), metavar="N", help="CPU threads: cores / workers on this machine")
 
 
 def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +87,11 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drain-seconds", type=_seconds, default=30.0, metavar="S", help="longest time to finish sequences after SIGTERM")
     parser.add_argument("--announce", type=_address, metavar="HOST:PORT", help="control plane to announce this worker to")
     parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")
+
+
+def _num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _check(config: WorkerConfig) -> None:

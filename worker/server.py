@@ -95,6 +95,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
     async with AsyncExitStack() as cleanup:
         check_port(config.host, config.port)
         metrics = WorkerMetrics()
+        metrics.watch_progress(progress)
         endpoint = serve_metrics(metrics.registry, config.host, config.metrics_port)
         cleanup.callback(endpoint.close)
         loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))

@@ -91,7 +91,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._draining = False
         self.device_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         metrics.watch_session(self._session)
-        metrics.watch_progress(progress)
 
     @property
     def is_idle(self) -> bool:
@@ -108,14 +107,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except _StreamEnd as refusal:
             _log.warning("control plane refused", extra={"peer": context.peer(), "reason": refusal.message})
             await context.abort(refusal.code, refusal.message)
+        end = _StreamEnd(grpc.StatusCode.CANCELLED, "the connection broke")
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read(stream, request_iterator))
                 end = await stream.write_to(context)
                 reader.cancel()
         finally:
-            self._close(stream)
-        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
+            self._close(stream, end.message)
         if end.code is not grpc.StatusCode.OK:
             await context.abort(end.code, end.message)
 
@@ -270,7 +269,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 
-    def _close(self, stream: _Stream) -> None:
+    def _close(self, stream: _Stream, reason: str) -> None:
+        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": reason})
         self._session.close(stream.number)
         if stream is self._stream:
             self._stream = None

@@ -68,6 +68,7 @@ async def test_worker_serves_steps_and_stops_with_exit_code_0(tiny_checkpoint: T
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 async def test_live_lanes_are_waited_for_until_the_second_signal(tiny_checkpoint: TinyCheckpoint) -> None:
     model = tiny_checkpoint("llama")
     with worker(model) as (process, facts):
@@ -86,6 +87,7 @@ async def test_live_lanes_are_waited_for_until_the_second_signal(tiny_checkpoint
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 async def test_health_reflection_and_metrics_are_served(tiny_checkpoint: TinyCheckpoint) -> None:
     with worker(tiny_checkpoint("llama")) as (_, facts):
         async with grpc.aio.insecure_channel(facts["address"]) as channel:
@@ -101,6 +103,7 @@ async def test_health_reflection_and_metrics_are_served(tiny_checkpoint: TinyChe
         assert "pypto_serving_worker_build_info{" in text and re.search(r"^pypto_serving_worker_model_load_seconds [0-9.]+$", text, re.M)
 
 
+@pytest.mark.slow
 def test_taken_ports_end_with_one_line(tiny_checkpoint: TinyCheckpoint) -> None:
     model = tiny_checkpoint("llama")
     with worker(model) as (_, facts):
@@ -115,6 +118,7 @@ def test_missing_directory_ends_with_one_line() -> None:
     assert (result.returncode, result.stderr) == (2, "worker: --model /no/such/model: no such directory\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "{", '{"architectures": ["Unknown"]}'])
 def test_wrong_model_ends_with_one_line(tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -123,6 +127,7 @@ def test_wrong_model_ends_with_one_line(tmp_path: Path, content: str | None) -> 
     assert (result.returncode, result.stderr.count("\n"), result.stderr[:8]) == (2, 1, "worker: ")
 
 
+@pytest.mark.slow
 def test_cache_that_does_not_fit_ends_with_one_line(tiny_checkpoint: TinyCheckpoint) -> None:
     result = refused(tiny_checkpoint("llama"), "--num-pages", "2000000000")
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
