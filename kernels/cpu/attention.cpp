@@ -52,7 +52,13 @@ void multiply_add_rows(const float* a, int64_t a_stride, const float* b, int64_t
 void multiply_add(const float* a, int64_t a_stride, const float* b, int64_t width, float* c, int64_t rows, int64_t depth) {
   int64_t row = 0;
   for (; row + kBlockRows <= rows; row += kBlockRows) multiply_add_rows<kBlockRows>(a + row * a_stride, a_stride, b, width, c + row * width, depth);
-  for (; row < rows; ++row) multiply_add_rows<1>(a + row * a_stride, a_stride, b, width, c + row * width, depth);
+  a += row * a_stride;
+  c += row * width;
+  switch (rows - row) {
+    case 3: return multiply_add_rows<3>(a, a_stride, b, width, c, depth);
+    case 2: return multiply_add_rows<2>(a, a_stride, b, width, c, depth);
+    case 1: return multiply_add_rows<1>(a, a_stride, b, width, c, depth);
+  }
 }
 
 // Four rounds of the perfect shuffle transpose 16 x 16 words.
@@ -69,48 +75,84 @@ void transpose(Floats (&block)[kLanes]) {
   }
 }
 
-// Puts one transposed word of 16 keys in its place: one dimension in fp32, two in bf16.
-void widen_word(Floats word, int64_t index, float* keys, float) { store(keys + index * kKeyTile, word); }
-void widen_word(Floats word, int64_t index, float* keys, c10::BFloat16) {
-  const Words bits = reinterpret_cast<Words>(word);
-  store(keys + 2 * index * kKeyTile, reinterpret_cast<Floats>(bits << 16));
-  store(keys + (2 * index + 1) * kKeyTile, reinterpret_cast<Floats>(bits & 0xffff0000u));
+// Elements are loaded by the word of four bytes: one fp32 element, or two bf16 ones that widen to two vectors, even and odd.
+template <typename T>
+constexpr int64_t kPerWord = sizeof(float) / sizeof(T);
+
+template <typename T>
+void widen(Floats words, Floats (&parts)[kPerWord<T>]) {
+  if constexpr (kPerWord<T> == 1) {
+    parts[0] = words;
+  } else {
+    parts[0] = reinterpret_cast<Floats>(reinterpret_cast<Words>(words) << 16);
+    parts[1] = reinterpret_cast<Floats>(reinterpret_cast<Words>(words) & 0xffff0000u);
+  }
+}
+
+template <typename T>
+Floats narrow(const Floats (&parts)[kPerWord<T>]) {
+  if constexpr (kPerWord<T> == 1) return parts[0];
+  else return reinterpret_cast<Floats>(bfloat16_bits(parts[0]) | bfloat16_bits(parts[1]) << 16);
 }
 
 // The words `first` .. `first + 15` of a row of `width` elements; what is beyond the row, or of an absent row, is zero.
 template <typename T>
 Floats load_words(const T* row, int64_t first, int64_t width) {
-  constexpr int64_t kWords = sizeof(float) / sizeof(T);
+  const int64_t bytes = width * static_cast<int64_t>(sizeof(T)) - first * 4;
+  if (row && bytes >= static_cast<int64_t>(sizeof(Floats))) return load(reinterpret_cast<const float*>(row + first * kPerWord<T>));
   Floats words = {};
-  if (row) std::memcpy(&words, row + first * kWords, std::min<int64_t>(sizeof(words), (width - first * kWords) * sizeof(T)));
+  if (row && bytes > 0) std::memcpy(&words, row + first * kPerWord<T>, bytes);
   return words;
 }
 
-// keys[D rounded up][64] from 64 rows of D elements.
 template <typename T>
-void load_keys(const T* const* rows, int64_t width, float* keys) {
-  const int64_t words = (width * static_cast<int64_t>(sizeof(T)) + 3) / 4;
+void store_words(T* row, int64_t first, int64_t width, Floats words) {
+  const int64_t bytes = width * static_cast<int64_t>(sizeof(T)) - first * 4;
+  if (bytes > 0) std::memcpy(static_cast<void*>(row + first * kPerWord<T>), &words, std::min<int64_t>(bytes, sizeof(words)));
+}
+
+// keys[padded][64] from 64 rows of `width` elements; `padded` is `width` rounded up to whole vectors of words.
+template <typename T>
+void load_keys(const T* const* rows, int64_t width, int64_t padded, float* keys) {
   for (int64_t key = 0; key < kKeyTile; key += kLanes)
-    for (int64_t first = 0; first < words; first += kLanes) {
-      Floats block[kLanes];
+    for (int64_t first = 0; first < padded / kPerWord<T>; first += kLanes) {
+      Floats block[kLanes], parts[kPerWord<T>];
       for (int64_t i = 0; i < kLanes; ++i) block[i] = load_words(rows[key + i], first, width);
       transpose(block);
-      for (int64_t i = 0; i < kLanes; ++i) widen_word(block[i], first + i, keys + key, T{});
+      for (int64_t i = 0; i < kLanes; ++i) {
+        widen<T>(block[i], parts);
+        for (int64_t part = 0; part < kPerWord<T>; ++part) store(keys + ((first + i) * kPerWord<T> + part) * kKeyTile + key, parts[part]);
+      }
+    }
+}
+
+// values[64][padded] from 64 rows. In bf16 each 32 elements are stored as the even ones, then the odd ones; store_result puts them back.
+template <typename T>
+void load_values(const T* const* rows, int64_t width, int64_t padded, float* values) {
+  for (int64_t row = 0; row < kKeyTile; ++row)
+    for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
+      Floats parts[kPerWord<T>];
+      widen<T>(load_words(rows[row], first / kPerWord<T>, width), parts);
+      for (int64_t part = 0; part < kPerWord<T>; ++part) store(values + row * padded + first + part * kLanes, parts[part]);
     }
 }
 
 template <typename T>
-void load_rows(const T* const* rows, int64_t count, int64_t width, int64_t padded, float* out) {
-  for (int64_t row = 0; row < count; ++row)
-    for (int64_t i = 0; i < padded; i += kLanes)
-      store(out + row * padded + i, rows[row] && i < width ? load(rows[row] + i, width - i) : Floats{});
+void store_result(const float* sums, float weight, int64_t width, int64_t padded, T* out) {
+  for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
+    Floats parts[kPerWord<T>];
+    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(sums + first + part * kLanes) / weight;
+    store_words(out, first / kPerWord<T>, width, narrow<T>(parts));
+  }
 }
 
-// One sequence's share of a task: rows first .. first + count of the batch.
-struct QueryRun {
+// Query rows first .. first + count of one sequence, and the kv heads head .. head + heads.
+struct Task {
   int64_t sequence;
   int64_t first;
   int64_t count;
+  int64_t head;
+  int64_t heads;
 };
 
 struct Problem {
@@ -123,93 +165,108 @@ struct Problem {
   float scale;
   int64_t window;  // 0: none
 
+  int64_t num_heads() const { return q.size(1); }
   int64_t num_kv_heads() const { return k_cache.size(2); }
-  int64_t group() const { return q.size(1) / k_cache.size(2); }
+  int64_t group() const { return num_heads() / num_kv_heads(); }
   int64_t head_dim() const { return q.size(2); }
 };
 
-// The memory of a thread and the state of its current task.
+// The memory of a thread and the state of its task. State rows are ordered kv head, query row, query head of the group.
 template <typename T>
-class Task {
+class Attention {
  public:
-  explicit Task(const Problem& problem)
-      : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_((width_ + 31) / 32 * 32), max_rows_(std::max(kMaxRows, group_)) {
-    q_.resize(max_rows_ * padded_);
-    out_.resize(max_rows_ * padded_);
-    scores_.resize(max_rows_ * kKeyTile);
+  explicit Attention(const Problem& problem)
+      : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_(whole_vectors(width_)) {
+    const int64_t rows = std::max(kMaxRows, group_);
+    q_.resize(rows * padded_);
+    out_.resize(rows * padded_);
+    scores_.resize(rows * kKeyTile);
     keys_.resize(kKeyTile * padded_);
     values_.resize(kKeyTile * padded_);
-    highest_.resize(max_rows_);
-    weight_.resize(max_rows_);
+    highest_.resize(rows);
+    weight_.resize(rows);
   }
 
-  void run(const QueryRun& queries, int64_t kv_head) {
-    const int64_t* positions = problem_.positions + queries.first;
-    const auto [lowest, last] = std::minmax_element(positions, positions + queries.count);
-    begin(queries, kv_head);
+  void run(const Task& task) {
+    const int64_t* positions = problem_.positions + task.first;
+    const auto [lowest, last] = std::minmax_element(positions, positions + task.count);
     const int64_t from = problem_.window ? std::max<int64_t>(0, *lowest - problem_.window + 1) : 0;
+    begin(task);
     for (int64_t start = from / kKeyTile * kKeyTile; start <= *last; start += kKeyTile) {
-      load_tile(queries.sequence, kv_head, start, *last + 1);
-      attend_tile(positions, queries.count, start);
+      locate(task.sequence, start, *last + 1);
+      for (int64_t head = 0; head < task.heads; ++head) attend_tile(task, head, start);
     }
-    finish(queries, kv_head);
+    finish(task);
   }
 
  private:
-  void begin(const QueryRun& queries, int64_t kv_head) {
-    const int64_t rows = queries.count * group_;
-    const T* q = problem_.q.const_data_ptr<T>() + kv_head * group_ * width_;
-    const T* sources[kMaxRows];
-    for (int64_t first = 0; first < rows; first += kMaxRows) {
-      const int64_t count = std::min(kMaxRows, rows - first);
-      for (int64_t i = 0; i < count; ++i)
-        sources[i] = q + (queries.first + (first + i) / group_) * problem_.q.stride(0) + (first + i) % group_ * width_;
-      load_rows(sources, count, width_, padded_, q_.data() + first * padded_);
+  static int64_t whole_vectors(int64_t width) {
+    constexpr int64_t kStep = kLanes * kPerWord<T>;
+    return (width + kStep - 1) / kStep * kStep;
+  }
+
+  // Where a state row lies in q and in the result, in heads.
+  int64_t head_of(const Task& task, int64_t row) const {
+    const int64_t rows = task.count * group_, head = task.head + row / rows, query = row % rows / group_;
+    return (task.first + query) * problem_.num_heads() + head * group_ + row % group_;
+  }
+
+  void begin(const Task& task) {
+    const int64_t rows = task.heads * task.count * group_, num_heads = problem_.num_heads(), row_stride = problem_.q.stride(0);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t head = head_of(task, row);
+      const T* from = problem_.q.const_data_ptr<T>() + head / num_heads * row_stride + head % num_heads * width_;
+      for (int64_t i = 0; i < width_; i += kLanes) store(&q_[row * padded_ + i], load(from + i, width_ - i));
     }
     std::fill_n(out_.begin(), rows * padded_, 0.0f);
     std::fill_n(highest_.begin(), rows, kMasked);
     std::fill_n(weight_.begin(), rows, 0.0f);
   }
 
-  // Keys and values at positions start .. start + 64, those below `end` that have a page.
-  void load_tile(int64_t sequence, int64_t kv_head, int64_t start, int64_t end) {
-    const T *key_rows[kKeyTile] = {}, *value_rows[kKeyTile] = {};
-    const int64_t page_tokens = problem_.k_cache.size(1), token_stride = problem_.num_kv_heads() * width_;
-    const int64_t num_pages = problem_.page_table.size(1);
+  // Finds the tokens at positions start .. start + 64 in the caches, those below `end` that have a page.
+  void locate(int64_t sequence, int64_t start, int64_t end) {
+    const int64_t page_tokens = problem_.k_cache.size(1), stride = problem_.num_kv_heads() * width_, num_pages = problem_.page_table.size(1);
     const int32_t* pages = problem_.page_table.const_data_ptr<int32_t>() + sequence * num_pages;
-    const T *k = problem_.k_cache.const_data_ptr<T>() + kv_head * width_, *v = problem_.v_cache.const_data_ptr<T>() + kv_head * width_;
+    std::fill_n(tokens_, kKeyTile, -1);
     end = std::min({end, start + kKeyTile, num_pages * page_tokens});
-    for (int64_t position = start; position < end; ++position) {
-      const int64_t page = pages[position / page_tokens];
-      if (page < 0) continue;
-      const int64_t offset = (page * page_tokens + position % page_tokens) * token_stride;
-      key_rows[position - start] = k + offset;
-      value_rows[position - start] = v + offset;
+    for (int64_t position = start; position < end;) {
+      const int64_t page = pages[position / page_tokens], first = position % page_tokens, page_end = std::min(end, position - first + page_tokens);
+      int64_t offset = (page * page_tokens + first) * stride;
+      for (; position < page_end; ++position, offset += stride)
+        if (page >= 0) tokens_[position - start] = offset;
     }
-    load_keys(key_rows, width_, keys_.data());
-    load_rows(value_rows, kKeyTile, width_, padded_, values_.data());
   }
 
-  void attend_tile(const int64_t* positions, int64_t count, int64_t start) {
-    const int64_t rows = count * group_;
+  // The located rows of one head, null for absent ones.
+  void rows_of(const at::Tensor& cache, int64_t kv_head, const T* (&rows)[kKeyTile]) const {
+    const T* base = cache.const_data_ptr<T>() + kv_head * width_;
+    for (int64_t key = 0; key < kKeyTile; ++key) rows[key] = tokens_[key] < 0 ? nullptr : base + tokens_[key];
+  }
+
+  void attend_tile(const Task& task, int64_t head, int64_t start) {
+    const int64_t rows = task.count * group_, first_row = head * rows;
+    const T *keys[kKeyTile], *values[kKeyTile];
+    rows_of(problem_.k_cache, task.head + head, keys);
+    rows_of(problem_.v_cache, task.head + head, values);
+    load_keys(keys, width_, padded_, keys_.data());
+    load_values(values, width_, padded_, values_.data());
     std::fill_n(scores_.begin(), rows * kKeyTile, 0.0f);
-    multiply_add(q_.data(), padded_, keys_.data(), kKeyTile, scores_.data(), rows, width_);
+    multiply_add(&q_[first_row * padded_], padded_, keys_.data(), kKeyTile, scores_.data(), rows, width_);
     for (int64_t row = 0; row < rows; ++row) {
-      const int64_t position = positions[row / group_] - start;
+      const int64_t position = problem_.positions[task.first + row / group_] - start;
       const int64_t first = problem_.window ? std::max<int64_t>(0, position - problem_.window + 1) : 0;
-      soften(row, static_cast<int32_t>(std::min(first, kKeyTile)), static_cast<int32_t>(std::clamp<int64_t>(position + 1, 0, kKeyTile)));
+      soften(&scores_[row * kKeyTile], first_row + row, std::min(first, kKeyTile), std::clamp<int64_t>(position + 1, 0, kKeyTile));
     }
-    multiply_add(scores_.data(), kKeyTile, values_.data(), padded_, out_.data(), rows, kKeyTile);
+    multiply_add(scores_.data(), kKeyTile, values_.data(), padded_, &out_[first_row * padded_], rows, kKeyTile);
   }
 
-  // Turns a row's scores into weights relative to the highest score so far; keys outside first .. end get none.
-  void soften(int64_t row, int32_t first, int32_t end) {
-    float* scores = scores_.data() + row * kKeyTile;
+  // Turns a row's scores into weights relative to its highest score so far; keys outside first .. end get none.
+  void soften(float* scores, int64_t row, int64_t first, int64_t end) {
     Floats lanes[4];
     Ints visible[4];
     for (int v = 0; v < 4; ++v) {
       const Ints key = kLaneIndex + static_cast<int32_t>(v * kLanes);
-      visible[v] = (key >= first) & (key < end);
+      visible[v] = (key >= static_cast<int32_t>(first)) & (key < static_cast<int32_t>(end));
       lanes[v] = visible[v] ? load(scores + v * kLanes) * problem_.scale : broadcast(kMasked);
     }
     const float before = highest_[row];
@@ -225,39 +282,43 @@ class Task {
       for (int64_t i = 0; i < padded_; i += kLanes) store(&out_[row * padded_ + i], load(&out_[row * padded_ + i]) * fade);
   }
 
-  void finish(const QueryRun& queries, int64_t kv_head) {
-    T* out = problem_.out.mutable_data_ptr<T>() + (queries.first * problem_.q.size(1) + kv_head * group_) * width_;
-    for (int64_t row = 0; row < queries.count * group_; ++row) {
-      T* to = out + (row / group_ * problem_.q.size(1) + row % group_) * width_;
-      for (int64_t i = 0; i < width_; i += kLanes) store(to + i, load(&out_[row * padded_ + i]) / weight_[row], width_ - i);
-    }
+  void finish(const Task& task) {
+    T* out = problem_.out.mutable_data_ptr<T>();
+    for (int64_t row = 0; row < task.heads * task.count * group_; ++row)
+      store_result(&out_[row * padded_], weight_[row], width_, padded_, out + head_of(task, row) * width_);
   }
 
   const Problem& problem_;
-  const int64_t group_, width_, padded_, max_rows_;
+  const int64_t group_, width_, padded_;
   std::vector<float> q_, out_, scores_, keys_, values_, highest_, weight_;
+  int64_t tokens_[kKeyTile];
 };
 
-std::vector<QueryRun> cut(const at::Tensor& query_starts, int64_t max_count) {
+// A task has up to kMaxRows state rows. Few sequences are spread by the head; with many a task takes the heads together, whose
+// keys of a token lie side by side in memory.
+std::vector<Task> cut(const Problem& problem, const at::Tensor& query_starts) {
   const int32_t* starts = query_starts.const_data_ptr<int32_t>();
-  std::vector<QueryRun> runs;
-  for (int64_t sequence = 0; sequence + 1 < query_starts.size(0); ++sequence)
-    for (int64_t first = starts[sequence]; first < starts[sequence + 1]; first += max_count)
-      runs.push_back({sequence, first, std::min<int64_t>(max_count, starts[sequence + 1] - first)});
-  return runs;
+  const int64_t num_sequences = query_starts.size(0) - 1, num_heads = problem.num_kv_heads(), group = problem.group();
+  const bool spread = num_sequences < 4 * at::get_num_threads();
+  const int64_t max_count = std::max<int64_t>(1, kMaxRows / group);
+  std::vector<Task> tasks;
+  for (int64_t sequence = 0; sequence < num_sequences; ++sequence)
+    for (int64_t first = starts[sequence]; first < starts[sequence + 1]; first += max_count) {
+      const int64_t count = std::min<int64_t>(max_count, starts[sequence + 1] - first);
+      const int64_t heads = spread ? 1 : std::clamp<int64_t>(kMaxRows / (count * group), 1, num_heads);
+      for (int64_t head = 0; head < num_heads; head += heads)
+        tasks.push_back({sequence, first, count, head, std::min(heads, num_heads - head)});
+    }
+  return tasks;
 }
 
-// Threads take tasks as they become free: sequences differ in length. Neighbouring heads go together when there is enough to share.
+// Threads take tasks as they become free: sequences differ in length.
 template <typename T>
-void attend(const Problem& problem, const std::vector<QueryRun>& runs) {
-  const int64_t heads = problem.num_kv_heads(), num_tasks = static_cast<int64_t>(runs.size()) * heads;
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), num_tasks);
-  const int64_t share = static_cast<int64_t>(runs.size()) >= 4 * threads ? heads : 1;
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    Task<T> task(problem);
-    for (int64_t first = next.fetch_add(share); first < num_tasks; first = next.fetch_add(share))
-      for (int64_t i = first; i < std::min(first + share, num_tasks); ++i) task.run(runs[i / heads], i % heads);
+void attend(const Problem& problem, const std::vector<Task>& tasks) {
+  std::atomic<size_t> next{0};
+  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
+    Attention<T> attention(problem);
+    for (size_t i = next++; i < tasks.size(); i = next++) attention.run(tasks[i]);
   });
 }
 
@@ -277,8 +338,8 @@ at::Tensor paged_attention(const at::Tensor& q, const at::Tensor& k_cache, const
               "paged_attention: page_table [B, P], query_starts [B + 1] and positions [T] must be contiguous and agree");
   at::Tensor out = at::zeros(q.sizes(), q.options());
   const Problem problem{q, k_cache, v_cache, page_table, positions.const_data_ptr<int64_t>(), out, static_cast<float>(scale), window};
-  const auto runs = cut(query_starts, std::max<int64_t>(1, kMaxRows / problem.group()));
-  if (!runs.empty()) with_element_type(q, "paged_attention", [&](auto element) { attend<decltype(element)>(problem, runs); });
+  const auto tasks = cut(problem, query_starts);
+  if (!tasks.empty()) with_element_type(q, "paged_attention", [&](auto element) { attend<decltype(element)>(problem, tasks); });
   return out;
 }
 
