@@ -84,6 +84,8 @@ class Attempts:
         Raises `error` itself when trying again is of no use, ServerUnreachable, ResumeExhausted or DEADLINE_EXCEEDED when time is up.
         """
         resuming = num_tokens is not None
+        if error.code is grpc.StatusCode.DEADLINE_EXCEEDED and self._timeout is not None:
+            raise self._timed_out("the answer took longer", error) from error
         if not _is_passing(error, resuming):
             raise error
         failed_at, now = self.target, self._clock()
@@ -93,10 +95,12 @@ class Attempts:
         if now + delay - self._trouble_since >= limit:
             raise self._give_up(error, num_tokens) from error
         if self._deadline is not None and now + delay >= self._deadline:
-            message = f"timeout of {self._timeout} s, last failure: {error.message}"
-            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, message, error.request_id) from error
+            raise self._timed_out(f"last failure: {error.message}", error) from error
         self._tell(failed_at, error, is_new=self._has_begun and self._trouble_since == now)
         return delay
+
+    def _timed_out(self, why: str, error: ServingError) -> ServingError:
+        return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"timeout={self._timeout:g}: {why}", error.request_id)
 
     def _tell(self, failed_at: str, error: ServingError, is_new: bool) -> None:
         if is_new:

@@ -30,14 +30,22 @@ class AnswerPrinter:
         from clients.results import Delta, Finished
 
         logprobs: list[TokenLogprob] = []
-        with closing(events), _waiting() as status:
-            for event in events:
-                if event.text:
-                    self._write(event.text, status)
-                if isinstance(event, Delta):
-                    logprobs += event.logprobs
-                elif isinstance(event, Finished):
-                    self._end(event)
+        finished: Finished | None = None
+        try:
+            with closing(events), _waiting() as status:
+                for event in events:
+                    if event.text:
+                        self._write(event.text, status)
+                    if isinstance(event, Delta):
+                        logprobs += event.logprobs
+                    elif isinstance(event, Finished):
+                        finished = event
+        finally:
+            # An answer that was cut short ends its line too.
+            if self._parts or finished:
+                print(flush=True)
+        if finished and sys.stderr.isatty():
+            self._tell(finished)
         show_logprobs(logprobs)
 
     def _write(self, text: str, status: "Status | None") -> None:
@@ -49,13 +57,11 @@ class AnswerPrinter:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def _end(self, finished: "Finished") -> None:
-        print(flush=True)
-        if sys.stderr.isatty():
-            seconds = time.monotonic() - self._began
-            num_tokens = finished.usage.completion_tokens
-            first = f"{self._first_text_seconds or seconds:.2f} s to the first text"
-            print(f"[{num_tokens} tokens, {finished.reason}, {first}, {num_tokens / seconds:.1f} tokens/s]", file=sys.stderr)
+    def _tell(self, finished: "Finished") -> None:
+        seconds = time.monotonic() - self._began
+        num_tokens = finished.usage.completion_tokens
+        first = f"{self._first_text_seconds or seconds:.2f} s to the first text"
+        print(f"[{num_tokens} tokens, {finished.reason}, {first}, {num_tokens / seconds:.1f} tokens/s]", file=sys.stderr)
 
 
 def _waiting() -> "AbstractContextManager[Status | None]":

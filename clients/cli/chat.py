@@ -58,7 +58,7 @@ class Conversation:
         except KeyboardInterrupt:
             if not goes_on_after_trouble:
                 raise
-            print(" [stopped]")
+            print("[stopped]", file=sys.stderr)
         except ServingError as error:
             if not goes_on_after_trouble:
                 raise

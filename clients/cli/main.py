@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has gone; what Python still flushes at exit goes nowhere.

@@ -181,7 +181,7 @@ async def test_dropping_the_iterator_cancels_the_call(server):
 async def test_timeout_ends_the_request(server):
     server.service.gate.clear()
     async with AsyncClient(server.target) as client:
-        with pytest.raises(ServingError) as caught:
+        with pytest.raises(ServingError, match=r"timeout=0\.2: the answer took longer") as caught:
             await client.generate("hello", timeout=0.2)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
