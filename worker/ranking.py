@@ -8,11 +8,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Candidates of each row: falling values, equal ones by rising token id."""
+    """Candidates of each row, by rising token id, and their order: falling values, equal ones by rising token id."""
 
-    values: Tensor  # [rows, candidates]
-    token_ids: Tensor  # [rows, candidates] int64
+    candidates: Tensor  # [rows, candidates] int64: token ids
+    order: Tensor  # [rows, candidates] int64: places in `candidates`
+    values: Tensor  # [rows, candidates], in order
     complete: bool  # every token of the row is a candidate
+
+    @property
+    def token_ids(self) -> Tensor:
+        """Token ids in order."""
+        return self.candidates.gather(-1, self.order)
 
     def settles(self, last_values: Tensor) -> Tensor:
         """For each row, whether every token down to `last_values` [rows, 1] is a candidate: [rows] bool."""
@@ -23,12 +29,15 @@ class Ranking:
 
 def rank(values: Tensor, num_candidates: int) -> Ranking:
     """The largest `num_candidates` of each row of `values` [rows, vocab]; which of the tokens equal to the last one are in is open."""
-    if num_candidates >= values.shape[-1]:
-        ordered, token_ids = values.sort(dim=-1, descending=True, stable=True)
-        return Ranking(ordered, token_ids, complete=True)
-    token_ids = values.topk(num_candidates, dim=-1, sorted=False).indices.sort(dim=-1).values
-    ordered, order = values.gather(-1, token_ids).sort(dim=-1, descending=True, stable=True)
-    return Ranking(ordered, token_ids.gather(-1, order), complete=False)
+    vocab_size = values.shape[-1]
+    complete = num_candidates >= vocab_size
+    if complete:
+        candidates, chosen = torch.arange(vocab_size, device=values.device).expand(values.shape), values
+    else:
+        candidates = values.topk(num_candidates, dim=-1, sorted=False).indices.sort(dim=-1).values
+        chosen = values.gather(-1, candidates)
+    ordered, order = chosen.sort(dim=-1, descending=True, stable=True)
+    return Ranking(candidates, order, ordered, complete)
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -79,23 +79,24 @@ def _mask(scores: Tensor, rows: SamplingRows) -> None:
 
 
 def _penalise(scores: Tensor, rows: SamplingRows) -> None:
-    """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones."""
-    penalised = np.flatnonzero(rows.columns.penalised)
-    history = TokenEntries(np.searchsorted(penalised, rows.history.rows), rows.history.token_ids, rows.history.values)
-    entry_rows, token_ids, generated = _send(history, scores.device)
-    places = torch.from_numpy(penalised).to(scores.device)
-    affected = scores[places]
-    seen = torch.zeros_like(affected, dtype=torch.bool)
-    seen[entry_rows, token_ids] = True
-    counts = torch.zeros_like(affected).index_put_((entry_rows, token_ids), generated, accumulate=True)
+    """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones.
+
+    A token that occurs more than once is written more than once, each time with the same value.
+    """
+    entry_rows, token_ids, generated = _send(rows.history, scores.device)
     repetition, frequency, presence = (
-        torch.from_numpy(column[penalised]).to(scores.device)[:, None]
+        torch.from_numpy(column[rows.history.rows]).to(scores.device)
         for column in (rows.columns.repetition_penalty, rows.columns.frequency_penalty, rows.columns.presence_penalty)
     )
-    affected = torch.where(seen, torch.where(affected > 0, affected / repetition, affected * repetition), affected)
+    affected = scores[entry_rows, token_ids]
+    penalised = np.flatnonzero(rows.columns.penalised)
+    places = torch.from_numpy(np.searchsorted(penalised, rows.history.rows)).to(scores.device)
+    counts = scores.new_zeros(len(penalised), scores.shape[-1]).index_put_((places, token_ids), generated, accumulate=True)
+    counts = counts[places, token_ids]
+    affected = torch.where(affected > 0, affected / repetition, affected * repetition)
     affected -= frequency * counts
     affected -= presence * (counts > 0)
-    scores[places] = affected
+    scores[entry_rows, token_ids] = affected
 
 
 def _draw(scores: Tensor, rows: SamplingRows, block: Ints) -> Tensor:
@@ -150,22 +151,19 @@ def _draw_filtered(scores: Tensor, weights: Tensor, cuts: _Cuts, points: Tensor)
     for num_candidates in (*_NUM_CANDIDATES, vocab_size):
         ranking = rank(scores[left], num_candidates)
         masses = weights[left].gather(-1, ranking.token_ids)
-        mine = cuts.of(left)
-        num_kept = mine.count_kept(ranking, masses, vocab_size)
-        settled = ranking.settles(ranking.values.gather(-1, num_kept - 1))
-        token_ids[left] = _invert_candidates(ranking.token_ids, masses, num_kept, points[left])
-        left = left[~settled]
+        num_kept = cuts.of(left).count_kept(ranking, masses, vocab_size)
+        token_ids[left] = _invert_kept(ranking, masses, num_kept, points[left])
+        left = left[~ranking.settles(ranking.values.gather(-1, num_kept - 1))]
         if not len(left):
             break
     return token_ids
 
 
-def _invert_candidates(candidates: Tensor, masses: Tensor, num_kept: Tensor, points: Tensor) -> Tensor:
+def _invert_kept(ranking: Ranking, masses: Tensor, num_kept: Tensor, points: Tensor) -> Tensor:
     """Draw from the leading `num_kept` candidates, in token-id order."""
-    dropped = torch.arange(candidates.shape[-1], device=candidates.device) >= num_kept
-    ordered, order = candidates.masked_fill(dropped, torch.iinfo(torch.int64).max).sort(dim=-1)
-    chosen = _invert(masses.masked_fill(dropped, 0.0).gather(-1, order), points)
-    return ordered.gather(-1, chosen[:, None]).squeeze(-1)
+    dropped = torch.arange(masses.shape[-1], device=masses.device) >= num_kept
+    by_token_id = torch.empty_like(masses).scatter_(-1, ranking.order, masses.masked_fill(dropped, 0.0))
+    return ranking.candidates.gather(-1, _invert(by_token_id, points)[:, None]).squeeze(-1)
 
 
 def _invert(weights: Tensor, points: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Builders of worker steps, and a client that keeps a runner busy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,26 +54,24 @@ class Lane:
         self.num_computed = request.num_computed_tokens
         self.chunk_tokens = chunk_tokens
 
-    @property
-    def num_generated(self) -> int:
-        """Tokens drawn so far."""
-        return len(self.token_ids) - self.admission.num_prompt_tokens
-
     def next_chunk(self) -> int:
         """Tokens that run next."""
         return min(len(self.token_ids) - self.num_computed, self.chunk_tokens)
 
 
-def generate(runner: ModelRunner, admissions: Sequence[LaneAdmission], chunk_tokens: int = 1000) -> dict[int, list[int]]:
-    """Run all lanes to their final lengths, chunk by chunk; returns what each drew."""
+def generate(
+    runner: ModelRunner, admissions: Sequence[LaneAdmission], chunk_tokens: int = 1000, observe: Callable[[StepOutput], None] | None = None
+) -> dict[int, list[int]]:
+    """Run all lanes to their final lengths, chunk by chunk, then release them; returns the generated tokens of each."""
     lanes = {request.lane: Lane(request, chunk_tokens) for request in admissions}
     waiting, step_id = list(admissions), 0
-    while any(len(lane.token_ids) < lane.admission.final_length for lane in lanes.values()):
+    while live := [lane for lane in lanes.values() if len(lane.token_ids) < lane.admission.final_length]:
         step_id += 1
-        live = [lane for lane in lanes.values() if len(lane.token_ids) < lane.admission.final_length]
         chunks = {lane.admission.lane: lane.next_chunk() for lane in live}
         output = runner.execute(step(step_id, chunks, admissions=waiting))
         waiting = []
+        if observe is not None:
+            observe(output)
         for lane in live:
             lane.num_computed += chunks[lane.admission.lane]
         for number, token_id in drawn(output).items():

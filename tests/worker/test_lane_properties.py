@@ -52,7 +52,7 @@ class _Client:
             self._forget(lane)
         admissions = [self._admit(lane) for lane in range(_NUM_LANES) if lane not in self.lanes and self._draw(st.booleans())]
         trims = [(lane, state, self._gone(state)) for lane, state in self.lanes.items() if self._gone(state) > len(state.lost_pages)]
-        for lane, state, count in trims:
+        for _, state, count in trims:
             self._trim(state, count)
         growths = self._grow()
         return step(

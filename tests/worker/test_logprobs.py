@@ -13,15 +13,24 @@ from worker.step import LaneSampling
 _EXACT = [-0.4076, -1.4076, -2.4076]
 
 
+def _telling(lane, **sampling):
+    return admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, **sampling))
+
+
 def _runner(logits=None, vocab_size=97):
     return ModelRunner(FakeModel(logits or hashed_logits(vocab_size)), token_cache(), limits(vocab_size))
 
 
+_SAMPLINGS = [
+    {},
+    {"temperature": 0.5, "seed": 4},
+    {"temperature": 2.0, "top_k": 1},
+    {"repetition_penalty": 1.3, "presence_penalty": 1.0},
+]
+
+
 @pytest.mark.parametrize("company", [0, 2])
-@pytest.mark.parametrize(
-    "sampling",
-    [{}, {"temperature": 0.5, "seed": 4}, {"temperature": 2.0, "top_k": 1}, {"repetition_penalty": 1.3, "presence_penalty": 1.0}],
-)
+@pytest.mark.parametrize("sampling", _SAMPLINGS, ids=lambda sampling: str(sampling))
 def test_logprobs_come_from_the_unmodified_logits(sampling, company):
     request = admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
     others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, company + 1)]
@@ -40,10 +49,7 @@ def test_sampled_logprob_comes_without_alternatives():
 
 def test_lanes_get_as_many_alternatives_as_they_asked_for():
     counts = {0: 2, 1: 5, 2: 0}
-    admissions = [
-        admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, top_logprobs=count))
-        for lane, count in counts.items()
-    ]
+    admissions = [_telling(lane, top_logprobs=count) for lane, count in counts.items()]
     reports = _runner().execute(step(admissions=[*admissions, admission(3, (3,), page_tables=[ids(9)])])).logprobs
     assert {report.lane: len(report.top_token_ids) for report in reports} == counts
 

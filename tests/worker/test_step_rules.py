@@ -11,6 +11,7 @@ from worker.step import CacheGroup, LaneSampling
 from worker.step_rules import InvalidStep
 
 _GROUPS = (CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8, 32, window_tokens=6))
+_ONE = np.ones(1, dtype=np.float32)
 _PAGES = [ids(0, 1, 2, 3), ids(0, 1, 2, 3)]
 
 
@@ -77,9 +78,7 @@ _BROKEN_ADMISSIONS = {
     "admissions.page_tables[0] (length): 17": _admission(3, page_tables=[ids(*range(17)), ids(0)]),
     "admissions.page_tables[1]: 32": _admission(3, page_tables=[ids(0), ids(32)]),
     f"admissions.page_tables[1]: {NO_PAGE}": _admission(3, page_tables=[ids(0, 1), ids(0, NO_PAGE)]),
-    "admissions.sampling.bias_token_ids: 97": _admission(
-        3, sampling=LaneSampling(bias_token_ids=ids(97), bias_values=np.ones(1, np.float32))
-    ),
+    "admissions.sampling.bias_token_ids: 97": _admission(3, sampling=LaneSampling(bias_token_ids=ids(97), bias_values=_ONE)),
     "admissions.sampling.bias_values (length): 0": _admission(3, sampling=LaneSampling(bias_token_ids=ids(7))),
 }
 

@@ -1,0 +1,98 @@
+"""A request's logits and tokens do not depend on its company, on chunks or on reused pages: bit for bit, with real models."""
+
+import numpy as np
+import pytest
+import torch
+from fakes.steps import admission, generate, ids
+
+from worker.limits import RunnerLimits
+from worker.models.model import Placement
+from worker.models.registry import load_model
+from worker.runner import ModelRunner
+from worker.step import LaneSampling
+
+_PAGE, _PAGES_PER_LANE, _NUM_LANES, _NUM_GENERATED = 16, 6, 32, 12
+_LANES = (0, 1, 13, 31)  # those that are looked at; the odd ones are seeded
+
+
+class _Recorder:
+    """A runner's model that keeps what the sampler sees."""
+
+    def __init__(self, model):
+        self._model = model
+        self.row_tile = model.row_tile
+        self.logits = {}
+
+    def forward(self, batch, cache):
+        self._last = self._model.forward(batch, cache)
+        return self._last
+
+    def observe(self, output):
+        for row, lane in enumerate(output.lanes.tolist()):
+            self.logits.setdefault(lane, []).append(self._last[row].clone())
+
+
+@pytest.fixture(
+    scope="module", params=[("qwen3", "float32"), ("qwen3", "bfloat16"), ("llama", "bfloat16"), ("qwen3_moe", "bfloat16")], ids="-".join
+)
+def model(request, tiny_checkpoint):
+    arch, dtype = request.param
+    return load_model(tiny_checkpoint(arch, dtype), Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE))
+
+
+def _runner(model):
+    recorder = _Recorder(model)
+    bounds = RunnerLimits(model.description.vocab_size, _PAGE * _PAGES_PER_LANE, _NUM_LANES, 4096)
+    return ModelRunner(recorder, model.allocate_cache([_NUM_LANES * _PAGES_PER_LANE]), bounds), recorder
+
+
+def _request(lane, generated=(), **fields):
+    prompt = np.random.default_rng(lane).integers(0, 1024, 20 + lane).tolist()
+    defaults = {
+        "num_prompt_tokens": len(prompt),
+        "final_length": len(prompt) + _NUM_GENERATED,
+        "page_tables": [ids(*range(lane * _PAGES_PER_LANE, (lane + 1) * _PAGES_PER_LANE))],
+        "sampling": LaneSampling(temperature=1.0, top_p=0.9, seed=lane) if lane % 2 else LaneSampling(),
+    }
+    return admission(lane, [*prompt, *generated], **{**defaults, **fields})
+
+
+def _run(model, requests, chunk_tokens=1000):
+    runner, recorder = _runner(model)
+    return generate(runner, requests, chunk_tokens, recorder.observe), recorder.logits
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """Tokens and logits of each lane when it runs by itself."""
+    return {lane: tuple(result[lane] for result in _run(model, [_request(lane)])) for lane in _LANES}
+
+
+def _assert_same(results, alone, first=0):
+    tokens, logits = results
+    for lane in set(_LANES) & set(tokens):
+        assert tokens[lane] == alone[lane][0]
+        assert torch.equal(torch.stack(logits[lane]), torch.stack(alone[lane][1][first:]))
+
+
+def test_company_changes_nothing(model, alone):
+    _assert_same(_run(model, [_request(lane) for lane in range(_NUM_LANES)]), alone)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 15, 16, 17])
+def test_chunks_change_nothing(model, alone, chunk_tokens):
+    _assert_same(_run(model, [_request(lane) for lane in _LANES], chunk_tokens), alone)
+
+
+@pytest.mark.parametrize("num_computed", [1, 16, 19])
+def test_reused_pages_change_nothing(model, alone, num_computed):
+    runner, recorder = _runner(model)
+    generate(runner, [_request(lane) for lane in _LANES], 7)
+    again = [_request(lane, num_computed_tokens=num_computed, generation=1) for lane in _LANES]
+    _assert_same((generate(runner, again, 7, recorder.observe), recorder.logits), alone)
+
+
+@pytest.mark.parametrize("num_generated", [1, 5])
+def test_readmission_changes_nothing(model, alone, num_generated):
+    requests = [_request(lane, alone[lane][0][:num_generated]) for lane in _LANES]
+    _assert_same(_run(model, requests, 16), alone, num_generated)
