@@ -1,7 +1,7 @@
 """Results that do not belong: the engine is told, resets, and goes on."""
 
 import pytest
-from fakes.steps import admission
+from fakes.lane_admission import admission
 from fakes.worker_service import Fault
 
 from control_plane.core.step import Step

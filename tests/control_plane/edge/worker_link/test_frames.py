@@ -1,7 +1,7 @@
 """Encoding of steps and reading of handshakes."""
 
 import pytest
-from fakes.steps import admission
+from fakes.lane_admission import admission
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneChunk, PageGrowth, PageTrim, Step

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fakes.steps import admission
+from fakes.lane_admission import admission
 from fakes.tcp_proxy import TcpProxy
 from fakes.worker_service import FakeWorkerOptions, Fault
 

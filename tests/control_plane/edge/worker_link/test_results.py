@@ -1,7 +1,7 @@
 """Reading of results: what fits is taken, all else is refused by name."""
 
 import pytest
-from fakes.steps import admission
+from fakes.lane_admission import admission
 
 from control_plane.core.step import Step
 from control_plane.edge.worker_link.frames import FrameError, step_frame

@@ -1,6 +1,6 @@
 """A session over a real stream to a fake worker."""
 
-from fakes.steps import admission
+from fakes.lane_admission import admission
 from fakes.worker_service import FakeWorkerOptions, Fault
 
 from control_plane.core.sampling import SamplingParams
