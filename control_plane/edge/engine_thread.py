@@ -77,6 +77,10 @@ class EngineThread:
         """See EnginePort."""
         self._soon(lambda engine: engine.abort(request_id))
 
+    def drain(self) -> None:
+        """Refuse new requests and end those that never ran."""
+        self._soon(lambda engine: engine.drain())
+
     async def call(self, function: Callable[[Engine], _R]) -> _R:
         """What `function` returns on the engine's event loop."""
         future: Future[_R] = Future()

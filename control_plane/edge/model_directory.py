@@ -39,7 +39,6 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         architecture=_architecture(directory / "config.json", config),
         fingerprint=_fingerprint(directory),
         vocab_size=vocab_size,
-        max_positions=_positive(directory / "config.json", config, "max_position_embeddings"),
         end_token_ids=frozenset(
             _end_ids(directory / "config.json", config, vocab_size)
             + _end_ids(directory / "generation_config.json", generation, vocab_size)

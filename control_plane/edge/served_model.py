@@ -15,7 +15,6 @@ class ServedModel:
     architecture: str
     fingerprint: str
     vocab_size: int  # embedding rows
-    max_positions: int  # most tokens of a sequence by its config
     end_token_ids: frozenset[int]  # union of config, generation config and tokenizer
     default_sampling: inference_pb2.SamplingParams  # every field set but the seed
     tokenizer: Tokenizer

@@ -33,7 +33,7 @@ from pypto_serving.process.metrics_endpoint import serve_metrics
 _log = logging.getLogger(__name__)
 
 _IDLE_POLL_SECONDS = 0.02
-_LAST_WRITES_SECONDS = 2.0  # for calls whose requests have ended to hand their last messages over
+_LAST_WRITES_SECONDS = 0.5  # for calls that have ended to hand their status over
 
 
 class ControlPlane:
@@ -47,6 +47,7 @@ class ControlPlane:
         self._engine_metrics = EngineRecorder()
         self._link_metrics = LinkRecorder()
         self._context_limit = ContextLimit(config.scheduler.grace_seconds, config.engine.max_queued_requests)
+        self.ports: dict[str, int] = {}  # by name; empty until everything is served
 
     async def run(self) -> int:
         """Serve until told to stop; returns the exit code. Raises StartUpError when it can not start."""
@@ -71,6 +72,7 @@ class ControlPlane:
             gc.freeze()
             seconds = round(time.monotonic() - started_at, 2)
             _log.info("serving", extra={"host": config.host, **ports, "model": model.name, "seconds": seconds})
+            self.ports = ports
             return await self._serve(server, engine, live)
 
     async def _start_admin(self, port: int, engine: EngineThread, cleanup: AsyncExitStack) -> int:
@@ -99,7 +101,7 @@ class ControlPlane:
     async def _drain(self, engine: EngineThread, live: LiveRequests) -> None:
         """Let running requests finish, while there is time and nobody asks to stop at once."""
         _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
-        await engine.call(lambda running: running.drain())
+        engine.drain()
         deadline = time.monotonic() + self._config.drain_seconds
         while len(live) and not self._stop.at_once.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(_IDLE_POLL_SECONDS)

@@ -45,7 +45,6 @@ def served_model(**changes: object) -> ServedModel:
         architecture="FakeForCausalLM",
         fingerprint="f1",
         vocab_size=VOCAB_SIZE,
-        max_positions=MAX_MODEL_LEN,
         end_token_ids=frozenset({EOS}),
         default_sampling=BUILT_IN_SAMPLING,
         tokenizer=byte_tokenizer(adds_bos=True),

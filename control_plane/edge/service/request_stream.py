@@ -57,10 +57,12 @@ class LiveRequests:
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
+        self._num_open = 0
         self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._streams)
+        """Calls that have not got, or not handed on, everything yet."""
+        return self._num_open
 
     def publish(self, outputs: Sequence[Output]) -> None:
         """See OutputSink: called on the engine's thread, one hop to ours for the whole pass."""
@@ -73,10 +75,12 @@ class LiveRequests:
         if self._is_closed:
             raise Unavailable("the server is shutting down")
         stream = self._streams[request.request_id] = RequestStream(request)
-        self._engine.submit(request)
+        self._num_open += 1
         try:
+            self._engine.submit(request)
             yield stream
         finally:
+            self._num_open -= 1
             if not stream.ended.is_set():
                 self._engine.abort(request.request_id)
 
@@ -93,7 +97,7 @@ class LiveRequests:
 
     def fail_all(self, message: str) -> None:
         """End every request with UNAVAILABLE, whatever the engine does."""
-        self._deliver([RequestFailed(request_id, Failure.UNAVAILABLE, message) for request_id in self._streams])
+        self._deliver([RequestFailed(request_id, Failure.UNAVAILABLE, message) for request_id in list(self._streams)])
 
     async def _free_id(self, request: GenerationRequest) -> None:
         """A live request with this id goes if the newcomer takes it over, and has its key."""

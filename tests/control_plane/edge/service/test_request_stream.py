@@ -70,7 +70,8 @@ async def test_output_of_a_pass_arrives_from_another_thread() -> None:
     async with live.open(request()) as stream:
         await asyncio.to_thread(live.publish, [delta(0), FINISHED])
         assert await stream.take() == [delta(0), FINISHED]
-        assert len(live) == 0
+        assert len(live) == 1
+    assert len(live) == 0
 
 
 async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_forgotten_it() -> None:

@@ -1,0 +1,96 @@
+"""What a scrape shows."""
+
+import itertools
+
+import grpc
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.metrics.collector import ServerCollector
+from control_plane.edge.metrics.engine_recorder import EngineRecorder
+from control_plane.edge.metrics.families import SECONDS, Histogram
+from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.engine.metrics_port import EngineGauges, PageCounts, PassObservation, WorkerGauges
+from control_plane.engine.ports import Failure, FinishReason
+
+
+class Metrics:
+    """All recorders behind one registry."""
+
+    def __init__(self) -> None:
+        self.engine, self.link, self.calls = EngineRecorder(), LinkRecorder(), CallRecorder(["Generate"])
+        self.gauges = EngineGauges()
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.gauges, lambda: 3))
+
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """Values by name and label values."""
+        families = text_string_to_metric_families(generate_latest(self.registry).decode())
+        return {(sample.name, *sorted(sample.labels.values())): sample.value for family in families for sample in family.samples}
+
+    def __getitem__(self, key: tuple[str, ...]) -> float:
+        return self.samples()[("pypto_serving_" + key[0], *key[1:])]
+
+
+def test_every_label_value_is_there_from_the_start() -> None:
+    samples = Metrics().samples()
+    for reason in (*FinishReason, *Failure):
+        assert samples[("pypto_serving_requests_finished_total", reason.value)] == 0
+    assert samples[("pypto_serving_calls_total", "Generate", "invalid_argument")] == 0
+    assert samples[("pypto_serving_requests_waiting", "capacity")] == 0
+
+
+def test_names_have_the_prefix_and_only_counters_end_in_total() -> None:
+    families = list(text_string_to_metric_families(generate_latest(Metrics().registry).decode()))
+    assert all(family.name.startswith("pypto_serving_") and family.documentation for family in families)
+    totals = {sample.name for family in families if family.type != "counter" for sample in family.samples if sample.name.endswith("_total")}
+    assert not totals
+
+
+def test_a_pass_of_the_engine_is_counted() -> None:
+    metrics = Metrics()
+    observed = PassObservation(generated_tokens=5, inter_token_seconds={0.02: 4}, first_token_seconds=[0.3], finished=[FinishReason.STOP])
+    metrics.engine.observe(observed)
+    metrics.engine.observe(observed)
+    assert metrics["generated_tokens_total",] == 10
+    assert metrics["inter_token_seconds_count",] == 8
+    assert metrics["time_to_first_token_seconds_sum",] == 0.6
+    assert metrics["requests_finished_total", "stop"] == 2
+
+
+def test_gauges_follow_the_engines_picture() -> None:
+    metrics = Metrics()
+    worker = WorkerGauges("w:1", "i", 4, "n", 2, 1, 9, 8, PageCounts(free=5, fenced=1, cached=2, referenced=2))
+    metrics.gauges = EngineGauges(workers=(worker,), num_running=2, num_waiting_for_worker=1, max_model_len=64)
+    assert metrics["pages", "fenced", "w:1"] == 1
+    assert metrics["pages_ratio", "free", "w:1"] == 0.5
+    assert metrics["requests_waiting", "worker"] == 4
+    assert (metrics["requests_running",], metrics["workers",], metrics["steps_in_flight", "w:1"]) == (2, 1, 1)
+
+
+def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
+    metrics = Metrics()
+    before = set(metrics.samples())
+    metrics.link.worker_connected("w:1", epoch=3)
+    metrics.link.step_sent("w:1", 60)
+    metrics.link.worker_silence("w:1", 0.5)
+    assert (metrics["worker_epoch", "w:1"], metrics["worker_steps_total", "w:1"], metrics["worker_silence_seconds", "w:1"]) == (3, 1, 0.5)
+    metrics.link.worker_disconnected("w:1")
+    assert metrics["worker_in_session", "w:1"] == 0
+    metrics.link.worker_forgotten("w:1")
+    assert set(metrics.samples()) == before
+
+
+def test_met_03_values_land_in_finite_buckets_of_a_fitting_width() -> None:
+    assert all(high / low <= 3 for low, high in itertools.pairwise(SECONDS))
+    histogram = Histogram(SECONDS)
+    histogram.observe_all([0.005, 600.0, 1e9])
+    buckets = dict(histogram.buckets())
+    assert (buckets["0.005"], buckets["500.0"], buckets["1000.0"], buckets["+Inf"]) == (1, 1, 2, 3)
+
+
+def test_calls_are_counted_by_status() -> None:
+    metrics = Metrics()
+    metrics.calls.observe_call("Generate", grpc.StatusCode.OK)
+    assert metrics["calls_total", "Generate", "ok"] == 1

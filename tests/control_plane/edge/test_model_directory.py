@@ -1,0 +1,114 @@
+"""Reading a model directory: what is taken from which file, and one clear line for what is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.model_directory import CONFIG, write_json, write_model_directory
+from fakes.tokenizers import EOS, EOT, SPECIAL_TOKENS
+
+from control_plane.edge.model_directory import read_model
+from control_plane.edge.served_model import ServedModel
+from pypto_serving.process.start_up import StartUpError
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_model_directory(tmp_path / "bytes")
+
+
+def read(directory: Path, **operator_sampling: float) -> ServedModel:
+    return read_model(directory, None, operator_sampling, None)
+
+
+def test_a_model_is_read_without_its_weights(directory: Path) -> None:
+    model = read(directory)
+    assert (model.name, model.architecture, model.vocab_size) == ("bytes", "FakeForCausalLM", 320)
+    assert len(model.fingerprint) == 32
+    assert model.chat_template is not None
+    assert read_model(directory, "other", {}, None).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "tokenizer", "ends"),
+    [
+        (EOS, [EOS, EOT], "<eos>", {EOS, EOT}),
+        (EOS, [EOT], "<eos>", {EOS, EOT}),
+        (None, None, "<eot>", {EOT}),
+        ([EOS, EOT], None, None, {EOS, EOT}),
+        (None, None, None, set()),
+    ],
+)
+def test_stop_06_end_tokens_are_the_union_of_all_files(
+    directory: Path, config: object, generation: object, tokenizer: str | None, ends: set[int]
+) -> None:
+    write_json(directory / "config.json", {**CONFIG, "eos_token_id": config})
+    write_json(directory / "generation_config.json", {"eos_token_id": generation})
+    write_json(directory / "tokenizer_config.json", {"eos_token": tokenizer and {"content": tokenizer}})
+    assert read(directory).end_token_ids == ends
+
+
+def test_sampling_defaults_come_from_operator_then_model_then_built_in(directory: Path) -> None:
+    write_json(directory / "generation_config.json", {"temperature": 0.5, "top_k": 20, "top_p": None})
+    sampling = read(directory, temperature=0.25).default_sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.25, 20, 1.0)
+    assert not sampling.HasField("seed")
+
+
+def test_the_template_file_of_a_model_goes_before_its_tokenizer_config(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text("file")
+    template = read(directory).chat_template
+    assert template is not None and template.render([], True) == "file"
+
+
+def test_of_named_templates_the_default_is_taken(directory: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    write_json(directory / "tokenizer_config.json", {**SPECIAL_TOKENS, "chat_template": named})
+    template = read(directory).chat_template
+    assert template is not None and template.render([], True) == "plain"
+
+
+def test_gwy_04_a_model_may_have_no_template(directory: Path) -> None:
+    write_json(directory / "tokenizer_config.json", SPECIAL_TOKENS)
+    assert read(directory).chat_template is None
+
+
+def test_a_trailing_slash_and_a_relative_path_name_the_same_model(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    assert read(Path(".")).name == read(Path(f"{directory}/")).name == "bytes"
+
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (lambda d: (d / "config.json").unlink(), "config.json: No such file or directory"),
+    (lambda d: (d / "config.json").write_text("{"), "config.json: not JSON"),
+    (lambda d: (d / "config.json").write_text("[]"), "config.json: not a JSON object"),
+    (lambda d: (d / "config.json").write_bytes(b"\xff"), "config.json: not UTF-8 text"),
+    (lambda d: write_json(d / "config.json", {**CONFIG, "vocab_size": 0}), "config.json: vocab_size = 0, must be a positive integer"),
+    (lambda d: write_json(d / "config.json", {**CONFIG, "architectures": []}), "architectures = []"),
+    (lambda d: write_json(d / "config.json", {**CONFIG, "eos_token_id": 320}), "eos_token_id 320 is not a token id below vocab_size 320"),
+    (lambda d: write_json(d / "generation_config.json", {"top_p": 0}), "generation_config.json: top_p = 0, must be in (0, 1]"),
+    (lambda d: write_json(d / "generation_config.json", {"top_k": -1}), "generation_config.json: "),
+    (lambda d: write_json(d / "generation_config.json", {"temperature": "hot"}), "generation_config.json: "),
+    (lambda d: (d / "tokenizer.json").unlink(), "tokenizer.json: No such file or directory"),
+    (lambda d: (d / "tokenizer.json").write_text("{}"), "tokenizer.json: "),
+    (lambda d: (d / "chat_template.jinja").write_text("\n{% for %}"), "chat_template.jinja: line 2: "),
+    (lambda d: (d / "model.safetensors").unlink(), "no *.safetensors files"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), BROKEN)
+def test_mod_04_what_is_wrong_is_said_in_one_line(directory: Path, damage: Callable[[Path], object], message: str) -> None:
+    damage(directory)
+    with pytest.raises(StartUpError) as caught:
+        read(directory)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_wrong_path_is_said_to_be_one(directory: Path) -> None:
+    with pytest.raises(StartUpError, match="no such directory"):
+        read(directory / "nothing")
+    with pytest.raises(StartUpError, match="not a directory"):
+        read(directory / "config.json")
+    with pytest.raises(StartUpError, match="default sampling flags: min_p = 2"):
+        read(directory, min_p=2.0)

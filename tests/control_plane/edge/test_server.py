@@ -1,0 +1,201 @@
+"""The assembled control plane, with a fake worker in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from fakes.model_directory import write_model_directory
+from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from control_plane.edge.config import read_config
+from control_plane.edge.server import ControlPlane
+from control_plane.edge.stop_requests import StopRequests
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.inference.v1 import inference_pb2 as pb
+from pypto_serving.inference.v1 import inference_pb2_grpc
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.fingerprint import fingerprint_model
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE = "pypto_serving.inference.v1.InferenceService"
+
+
+def next_letter(tokens: list[int]) -> int:
+    """a, b, c, ..."""
+    return ord("a") + (tokens[-1] + 1 - ord("a")) % 26
+
+
+class RunningControlPlane:
+    """A control plane in this event loop, and stubs for it."""
+
+    def __init__(self, plane: ControlPlane, stop: StopRequests) -> None:
+        self.plane, self.stop = plane, stop
+        self.task = asyncio.ensure_future(plane.run())
+        self.channels: list[grpc.aio.Channel] = []
+
+    async def started(self) -> None:
+        while not self.plane.ports:
+            await asyncio.sleep(0.005)
+            if self.task.done():
+                self.task.result()
+
+    def channel(self, port: str = "port") -> grpc.aio.Channel:
+        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.plane.ports[port]}"))
+        return self.channels[-1]
+
+    async def health_becomes(self, status: int) -> None:
+        stub = health_pb2_grpc.HealthStub(self.channel())
+        while (await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE))).status != status:
+            await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        self.stop.take()
+        self.stop.take()
+        await self.task
+        for channel in self.channels:
+            await channel.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model_directory(tmp_path / "model")
+
+
+@pytest.fixture
+async def worker(model: Path) -> AsyncIterator[FakeWorker]:
+    options = FakeWorkerOptions(vocab_size=320, max_model_len=64, model_fingerprint=fingerprint_model(model), next_token=next_letter)
+    worker = FakeWorker(options)
+    await worker.start()
+    yield worker
+    await worker.stop()
+
+
+@asynccontextmanager
+async def running(model: Path, *flags: str) -> AsyncIterator[RunningControlPlane]:
+    ports = ("--port", "0", "--metrics-port", "0", "--announce-port", "0", "--admin-port", "0")
+    stop = StopRequests()
+    server = RunningControlPlane(ControlPlane(read_config(["--model", str(model), *ports, *flags]), stop), stop)
+    try:
+        await server.started()
+        yield server
+    finally:
+        if not server.task.done():
+            await server.close()
+
+
+def spec(max_tokens: int = 5, **fields: object) -> pb.GenerationSpec:
+    return pb.GenerationSpec(token_ids=pb.TokenIds(ids=[96]), stopping=pb.StoppingParams(max_tokens=max_tokens), **fields)
+
+
+async def generate(server: RunningControlPlane, **fields: object) -> pb.GenerateResponse:
+    stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
+    return await stub.Generate(pb.GenerateRequest(spec=spec(**fields)))
+
+
+async def test_ops_01_health_follows_the_worker(model: Path, worker: FakeWorker) -> None:
+    await worker.kill()
+    async with running(model, "--worker", worker.address) as server:
+        await server.health_becomes(NOT_SERVING)
+        for _ in range(2):
+            await worker.start()
+            await server.health_becomes(SERVING)
+            assert (await generate(server)).choices[0].text == "abcde"
+            await worker.kill()
+            await server.health_becomes(NOT_SERVING)
+
+
+async def test_requests_that_came_before_any_worker_are_answered(model: Path, worker: FakeWorker) -> None:
+    await worker.kill()
+    async with running(model, "--worker", worker.address) as server:
+        early = asyncio.ensure_future(generate(server))
+        while not server.plane._context_limit.num_waiting:
+            await asyncio.sleep(0.005)
+        await worker.start()
+        assert (await early).choices[0].text == "abcde"
+
+
+async def test_the_admin_service_shows_and_steers(model: Path, worker: FakeWorker) -> None:
+    async with running(model, "--worker", worker.address) as server:
+        await server.health_becomes(SERVING)
+        await generate(server, max_tokens=20)
+        admin = admin_pb2_grpc.AdminServiceStub(server.channel("admin_port"))
+        (state,) = (await admin.GetState(admin_pb2.GetStateRequest(with_sequences=True))).workers
+        assert (state.address, state.epoch, state.num_running) == (worker.address, 1, 0)
+        await admin.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest())
+        assert (await admin.GetState(admin_pb2.GetStateRequest())).workers[0].pages.cached == 0
+        await admin.Drain(admin_pb2.DrainRequest())
+        assert await server.task == 0
+        for channel in server.channels:
+            await channel.close()
+
+
+async def test_ops_03_a_drain_lets_running_requests_finish(model: Path, worker: FakeWorker) -> None:
+    worker.options = FakeWorkerOptions(**{**worker.options.__dict__, "step_seconds": 0.01})
+    async with running(model, "--worker", worker.address) as server:
+        await server.health_becomes(SERVING)
+        stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
+        stream = stub.GenerateStream(pb.GenerateStreamRequest(spec=spec(max_tokens=30)))
+        while (await stream.read()).WhichOneof("event") != "delta":
+            pass
+        server.stop.take()
+        await server.health_becomes(NOT_SERVING)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(server)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        events = []
+        while (event := await stream.read()) is not grpc.aio.EOF:
+            events.append(event)
+        assert (events[-1].finished.usage.completion_tokens, await server.task) == (30, 0)
+        for channel in server.channels:
+            await channel.close()
+
+
+@pytest.mark.parametrize("way", ["time is over", "second signal"])
+async def test_what_does_not_finish_in_a_drain_is_cut_off(model: Path, worker: FakeWorker, way: str) -> None:
+    worker.options = FakeWorkerOptions(**{**worker.options.__dict__, "step_seconds": 0.3})
+    async with running(model, "--worker", worker.address, "--drain-seconds", "0.1" if way == "time is over" else "30") as server:
+        await server.health_becomes(SERVING)
+        stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
+        stream = stub.GenerateStream(pb.GenerateStreamRequest(spec=spec(max_tokens=60)))
+        while (await stream.read()).WhichOneof("event") != "delta":
+            pass
+        server.stop.take()
+        if way == "second signal":
+            server.stop.take()
+        assert await server.task == 0
+        with pytest.raises(grpc.aio.AioRpcError):
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+        for channel in server.channels:
+            await channel.close()
+
+
+async def test_ops_08_reflection_lists_our_service_and_health(model: Path) -> None:
+    async with running(model) as server:
+        stub = reflection_pb2_grpc.ServerReflectionStub(server.channel())
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = stub.ServerReflectionInfo(iter([request]))
+        names = {service.name for service in (await call.read()).list_services_response.service}
+        assert {SERVICE, "grpc.health.v1.Health"} <= names
+        call.cancel()
+
+
+async def test_ops_06_a_taken_port_is_one_clear_line(model: Path) -> None:
+    async with running(model) as first:
+        for flag in ("port", "metrics_port", "announce_port", "admin_port"):
+            port = first.plane.ports[flag]
+            with pytest.raises(StartUpError, match=str(port)):
+                async with running(model, f"--{flag.replace('_', '-')}", str(port)):
+                    pass
+
+
+async def test_a_broken_model_ends_the_start(model: Path) -> None:
+    (model / "config.json").unlink()
+    with pytest.raises(StartUpError, match=r"config\.json"):
+        async with running(model):
+            pass
