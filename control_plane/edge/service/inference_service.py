@@ -70,16 +70,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         match request.WhichOneof("prompt"):
             case "text":
                 adds_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-                encoding = await self._encoder.text(request.text, adds_special)
+                encoding = await self._encoder.text(request.text, adds_special, request.with_offsets)
             case "chat":
-                encoding = await self._encoder.chat(request.chat, "chat")
+                encoding = await self._encoder.chat(request.chat, "chat", request.with_offsets)
             case _:
                 raise InvalidArgument("prompt is absent, must be text or chat")
-        offsets = encoding.offsets if request.with_offsets else []
         return inference_pb2.TokenizeResponse(
             token_ids=encoding.token_ids,
-            starts=[start for start, _ in offsets],
-            ends=[end for _, end in offsets],
+            starts=[start for start, _ in encoding.offsets],
+            ends=[end for _, end in encoding.offsets],
             max_model_len=self._facts.max_model_len(),
         )
 

@@ -30,11 +30,11 @@ class PromptEncoder:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def text(self, text: str, add_special_tokens: bool = True) -> Encoding:
+    async def text(self, text: str, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
         """Encode plain text."""
-        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens)
+        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
 
-    async def chat(self, chat: inference_pb2.Chat, path: str) -> Encoding:
+    async def chat(self, chat: inference_pb2.Chat, path: str, with_offsets: bool = False) -> Encoding:
         """Render a conversation and encode it; the template writes all special tokens. Raises a RequestError."""
         messages = [_template_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)]
         if not messages:
@@ -53,7 +53,7 @@ class PromptEncoder:
             text = await self._run(size, self._template.render, messages, opens_turn)
         except TemplateRefused as error:
             raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
-        return await self.text(text, add_special_tokens=False)
+        return await self.text(text, add_special_tokens=False, with_offsets=with_offsets)
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""

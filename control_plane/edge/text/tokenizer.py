@@ -12,7 +12,7 @@ from control_plane.edge.text.token_bytes import TokenBytes, byte_rule
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Token ids, and where each begins and ends in the text, in code points; (0, 0) for special tokens that were added."""
+    """Token ids and, if asked for, where each begins and ends in the text, in code points; (0, 0) for special tokens that were added."""
 
     token_ids: list[int]
     offsets: list[tuple[int, int]]
@@ -41,12 +41,14 @@ class Tokenizer:
         """Id of a token, or None when there is no such token."""
         return self._tokenizer.token_to_id(token)
 
-    def encode(self, text: str, add_special_tokens: bool) -> Encoding:
+    def encode(self, text: str, add_special_tokens: bool, with_offsets: bool = False) -> Encoding:
         """Encode a text. The tokenizer's rule for special tokens adds no BOS to a text that begins with one."""
-        encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        token_ids, offsets = encoded.ids, encoded.offsets
+        # The plain `encode` holds the interpreter lock, which would stop every thread during a long text; batches do not.
+        encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
+        encoded = encode([text], add_special_tokens=add_special_tokens)[0]
+        token_ids, offsets = encoded.ids, encoded.offsets if with_offsets else []
         if token_ids[:2] == [self._bos_token_id] * 2 and add_special_tokens:
-            del token_ids[0], offsets[0]
+            del token_ids[0], offsets[:1]
         return Encoding(token_ids, offsets)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:

@@ -23,8 +23,13 @@ def test_val_09_an_empty_text_has_only_the_tokens_that_the_rule_adds() -> None:
 
 
 def test_offsets_count_code_points() -> None:
-    encoding = byte_tokenizer(adds_bos=True).encode("a雨b", add_special_tokens=True)
+    encoding = byte_tokenizer(adds_bos=True).encode("a雨b", add_special_tokens=True, with_offsets=True)
     assert encoding.offsets == [(0, 0), (0, 1), (1, 2), (1, 2), (1, 2), (2, 3)]
+
+
+def test_gwy_06_offsets_stay_beside_their_tokens_when_a_bos_goes() -> None:
+    encoding = byte_tokenizer(adds_bos=True).encode("<bos>a", add_special_tokens=True, with_offsets=True)
+    assert (encoding.token_ids, encoding.offsets) == ([BOS, ord("a")], [(0, 5), (5, 6)])
 
 
 def test_txt_07_bytes_of_tokens_join_to_the_text() -> None:
