@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -51,6 +51,13 @@ class PagedExecutor:
         for sequence, num_tokens in chunks:
             sequence.num_computed_tokens += num_tokens
         return list(torch.split(logits[: batch.num_logit_rows], [num_tokens for _, num_tokens in chunks]))
+
+    def prefill(self, sequence: PagedSequence, num_tokens: int) -> None:
+        """Run that many next tokens of a sequence, asking for no logits."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        batch = replace(self._batch([(sequence, num_tokens)]), logit_rows=nothing, num_logit_rows=0)
+        assert self.model.forward(batch, self.cache).shape == (0, self.model.description.vocab_size)
+        sequence.num_computed_tokens += num_tokens
 
     def logits(self, token_ids: Sequence[int], chunk: int | None = None) -> Tensor:
         """Logits of all tokens of a new sequence that runs alone, in chunks."""

@@ -52,12 +52,12 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
     if kind == "auto":
         kind = next((name for name in ("npu", "cuda") if _missing(name) is None), "cpu")
     if missing := _missing(kind):
-        raise DeviceUnavailable(f"--device {kind}: {missing}", exit_code=2)
+        raise DeviceUnavailable(f"--device {kind}: {missing}")
     if kind == "cpu":
         return Device(torch.device("cpu"))
     count = _runtime(kind).device_count()
     if index >= count:
-        raise DeviceUnavailable(f"--device {kind}: there is no device {index}; this machine has {count}", exit_code=2)
+        raise DeviceUnavailable(f"--device {kind}: there is no device {index}; this machine has {count}")
     _runtime(kind).set_device(index)
     return Device(torch.device(kind, index))
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.linear import PackedLinear, find_row_tile
+from kernels.linear import PackedLinear, RowTileError, find_row_tile
 from worker.checkpoint import Checkpoint
 from worker.checkpoint_error import ModelRefused
 from worker.checkpoint_weights import Weights
@@ -18,11 +18,23 @@ _EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model
 def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> Decoder:
     """Find the row tile for the shapes of the model, then load it layer by layer; the files stay mapped only until then."""
     weights = Weights(checkpoint, placement.dtype, placement.device, placement.progress)
-    row_tile = find_row_tile(config.linear_shapes, placement.dtype, placement.device)
+    row_tile = _find_row_tile(checkpoint, config, placement)
     layers = _load_layers(weights, config, row_tile)
     ends = _load_ends(weights, config, row_tile)
     weights.refuse_unread()
     return Decoder(config, placement, layers, ends, row_tile)
+
+
+def _find_row_tile(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> int:
+    """The largest of the tiles that the shapes need, probed one by one because a large matrix takes its time."""
+    row_tile = 1
+    for shape in config.linear_shapes:
+        try:
+            row_tile = max(row_tile, find_row_tile([shape], placement.dtype, placement.device))
+        except RowTileError as error:
+            raise ModelRefused(f"{checkpoint.config.path.parent}: {error}") from error
+        placement.progress()
+    return row_tile
 
 
 def _load_layers(weights: Weights, config: DecoderConfig, row_tile: int) -> list[DecoderLayer]:

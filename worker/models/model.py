@@ -22,7 +22,7 @@ class Placement:
     dtype: torch.dtype
     device: torch.device
     page_tokens: int = 16
-    progress: Callable[[], None] = _ignore  # called after every tensor loaded and every layer computed
+    progress: Callable[[], None] = _ignore  # called after every matrix probed, tensor loaded and layer computed
 
 
 @dataclass(frozen=True, slots=True)

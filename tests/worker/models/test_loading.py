@@ -52,7 +52,7 @@ def test_numerics_id_tells_types_apart(tiny_checkpoint: TinyCheckpoint) -> None:
 def test_progress_is_reported_per_tensor_and_per_layer(tiny_checkpoint: TinyCheckpoint) -> None:
     calls: list[str] = []
     model = load_model(tiny_checkpoint("llama"), Placement(torch.float32, torch.device("cpu"), progress=lambda: calls.append("load")))
-    assert len(calls) == 20
+    assert len(calls) == 20 + 4  # tensors, and shapes of matrices
     calls.clear()
     model.progress = lambda: calls.append("layer")
     PagedExecutor(model).logits(TOKEN_IDS)
@@ -119,3 +119,10 @@ def test_yarn_does_not_multiply_the_context_twice(positions: int, factor: float,
     scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     model = load(tiny_checkpoint("llama", rope_scaling=scaling, max_position_embeddings=positions))
     assert model.description.max_model_len == original * factor
+
+
+def test_batch_may_want_no_logits(tiny_checkpoint: TinyCheckpoint) -> None:
+    executor = PagedExecutor(load(tiny_checkpoint("qwen3")))
+    expected, sequence = executor.logits(TOKEN_IDS), executor.sequence(TOKEN_IDS)
+    executor.prefill(sequence, 12)
+    assert torch.equal(executor.step((sequence, 8))[0], expected[12:])
