@@ -99,10 +99,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._is_frozen = False
         self._is_hanging = False
         self._progress = 0
-        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | str | None] = asyncio.Queue()
         self._queue: asyncio.Queue[worker_pb2.Step] = asyncio.Queue()
         self._unacknowledged: list[worker_pb2.StepResult] = []
-        self._last_step_id = 0
+        self._last_step_id = self._answered_step_id = 0
+        self._is_blank = True
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
         self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
@@ -143,6 +144,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         beats = asyncio.create_task(self._beat())
         try:
             while (frame := await outbox.get()) is not None:
+                if isinstance(frame, str):
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, frame)
                 if not self._is_frozen:
                     yield frame
         finally:
@@ -204,6 +207,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._queue = asyncio.Queue()
         self._unacknowledged.clear()
         self._lanes.clear()
+        self._is_blank = True
         if self._device is not None and not self._is_hanging:
             self._device.cancel()
             self._device = asyncio.create_task(self._run_device())
@@ -214,15 +218,26 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue
             kind = frame.WhichOneof("frame")
             if kind == "step":
-                self.steps.append(frame.step)
-                self._last_step_id = frame.step.step_id
-                self._unacknowledged = [result for result in self._unacknowledged if result.step_id > frame.step.acked_step_id]
-                self._queue.put_nowait(frame.step)
+                self._take_step(frame.step)
             elif kind == "reset":
                 self._forget()
                 self._send(reset_done=worker_pb2.ResetDone(last_step_id=self._last_step_id))
             else:
                 self.num_heartbeats += 1
+
+    def _take_step(self, step: worker_pb2.Step) -> None:
+        num_in_flight = step.step_id - self._answered_step_id
+        if not self._is_blank and step.step_id != self._last_step_id + 1:
+            self._outbox.put_nowait(f"step {step.step_id} after step {self._last_step_id}")
+        elif not self._is_blank and num_in_flight > self.options.max_steps_in_flight:
+            self._outbox.put_nowait(f"step {step.step_id} makes {num_in_flight} in flight")
+        else:
+            self.steps.append(step)
+            self._answered_step_id = step.step_id - 1 if self._is_blank else self._answered_step_id
+            self._last_step_id = step.step_id
+            self._is_blank = False
+            self._unacknowledged = [result for result in self._unacknowledged if result.step_id > step.acked_step_id]
+            self._queue.put_nowait(step)
 
     async def _beat(self) -> None:
         while True:
@@ -244,6 +259,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue  # it was reset while it hung
             self._progress += 1
             result = self._lanes.run(step)
+            self._answered_step_id = step.step_id
             self._unacknowledged.append(result)
             if not (fault and self._answer_badly(fault, result)):
                 self._send(result=result)

@@ -33,7 +33,7 @@ class LinkState:
 
     address: str
     phase: LinkPhase
-    trouble: str  # why there is no session; empty if there is one
+    trouble: str  # what is wrong; empty in session
     incarnation: str
     epoch: int
     numerics_id: str
@@ -115,13 +115,16 @@ class WorkerLink:
         session, self._session = self._session, None
         if session is None:
             return
-        self._note(f"lost: {reason}")
+        logger.warning("lost: %s", reason, extra={"worker": self.address})
+        self._trouble = reason
         if session.watchdog.is_stalled:
             self._stuck = (session.description.incarnation, session.watchdog.progress)
+        elif session.is_joined:
+            self._stuck = None
         session.end(reason)
 
     def _phase(self) -> LinkPhase:
-        if self._session:
+        if self._session and self._session.is_joined:
             return LinkPhase.IN_SESSION if self._stream else LinkPhase.RESUMING
         return LinkPhase.REFUSED if self._is_refused else LinkPhase.CONNECTING
 
@@ -169,12 +172,12 @@ class WorkerLink:
         session = self._session
         if session and session.can_resume(welcome):
             logger.info("session resumed", extra={"worker": self.address})
-            session.resume(stream, welcome.last_step_id)
+            session.resume(stream, welcome)
         else:
             self.lose("the worker started again" if welcome.incarnation != self.incarnation else "the worker let go of the session")
             session = self._open_session(stream, welcome)
         self._num_failed_dials = 0
-        self._trouble = ""
+        self._trouble = "" if session.is_joined else "hung, and has not moved since"
         self._is_refused = False
         return session
 
@@ -189,7 +192,6 @@ class WorkerLink:
         self._session = session
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
-        self._stuck = None
         fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch}
         logger.info("session opened", extra=fields)
         session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
@@ -225,9 +227,10 @@ class WorkerLink:
         is_proven = session.acked_step_id > acked_step_id or (not session.has_work and lived_seconds >= 1.0)
         self._num_unproven_streams = 0 if is_proven else self._num_unproven_streams + 1
         self._is_refused = error.is_refusal
-        self._note(f"stream broke: {error}")
         if error.is_final or self._num_unproven_streams > self._settings.max_unproven_streams:
             self.lose(str(error))
+        else:
+            self._note(f"stream broke: {error}")
 
     def _note_failed_dial(self, error: LinkBroken) -> None:
         session = self._session

@@ -64,6 +64,7 @@ class WorkerSession:
         self._stuck_at: int | None = None
         self._is_joined = False
         self._is_draining = False
+        self._is_blank = True  # no step was answered since the worker held nothing
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
@@ -133,19 +134,25 @@ class WorkerSession:
 
     def can_resume(self, welcome: worker_pb2.Welcome) -> bool:
         """Whether the session goes on after this Welcome."""
-        same_session = (welcome.incarnation, welcome.epoch) == (self._description.incarnation, self._description.epoch)
-        return welcome.resumed and same_session and self._acked_step_id <= welcome.last_step_id <= self._sent_step_id
+        if (welcome.incarnation, welcome.epoch) != (self._description.incarnation, self._description.epoch):
+            return False
+        if self._is_blank or self._is_resetting:
+            return True  # a worker that holds nothing will do
+        return welcome.resumed and self._acked_step_id <= welcome.last_step_id <= self._sent_step_id
 
-    def resume(self, sink: FrameSink, last_step_id: int) -> None:
+    def resume(self, sink: FrameSink, welcome: worker_pb2.Welcome) -> None:
         """Go on over a new stream: send again what the worker has not taken in."""
         self._sink = sink
         self._hear()
-        if self._is_resetting:
-            sink.send(reset_frame(self._description.epoch))
-        for sent in self._sent:
-            if sent.step_id > last_step_id:
-                sink.send(sent.frame)
         self._metrics.session_resumed(self._description.address)
+        if not self._is_resetting:
+            for sent in self._sent:
+                if sent.step_id > welcome.last_step_id:
+                    sink.send(sent.frame)
+        elif welcome.resumed:
+            sink.send(reset_frame(self._description.epoch))
+        else:
+            self._finish_reset()
 
     def detach(self) -> None:
         """The stream is gone; what is submitted now waits for the next one."""
@@ -172,7 +179,7 @@ class WorkerSession:
         elif kind == "progress":
             self._take_progress(frame.progress)
         elif kind == "reset_done":
-            self._take_reset_done(frame.reset_done)
+            self._finish_reset()
         else:
             raise FrameError(f"unexpected frame: {kind}")
 
@@ -209,6 +216,7 @@ class WorkerSession:
             self._diverge(message.step_id, str(error))
             return
         self._acked_step_id = message.step_id
+        self._is_blank = False
         self._watchdog.answered()
         self.round_trip_seconds = self.heard_at - sent.submitted_at
         self._metrics.step_answered(self._description.address, self.round_trip_seconds)
@@ -239,10 +247,11 @@ class WorkerSession:
             self._is_draining = True
             self._events.worker_draining(self)
 
-    def _take_reset_done(self, message: worker_pb2.ResetDone) -> None:
+    def _finish_reset(self) -> None:
         if not self._is_resetting:
             return
         self._is_muted = self._is_resetting = False
-        self._acked_step_id = max(self._acked_step_id, min(message.last_step_id, self._sent_step_id))
+        self._is_blank = True
+        self._acked_step_id = self._sent_step_id  # nothing more comes of these
         self._watchdog.answered()
         self._events.reset_done(self)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from fakes.lane_admission import admission
 from fakes.tcp_proxy import TcpProxy
 from fakes.worker_service import FakeWorkerOptions, Fault
@@ -27,7 +28,7 @@ async def test_cut_stream_resumes_unnoticed(start_worker, make_registry, events,
     assert metrics.num_resumed == 3
 
 
-async def test_steps_submitted_without_a_stream_are_sent_after_it(start_worker, make_registry, events, cleanup):
+async def test_steps_submitted_without_a_stream_are_sent_after_it(start_worker, make_registry, events):
     worker = await start_worker(faults={1: Fault.END_OF_STREAM})
     registry = make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
@@ -39,15 +40,17 @@ async def test_steps_submitted_without_a_stream_are_sent_after_it(start_worker, 
 
 
 async def test_worker_that_let_go_is_lost_and_joins_again_over_the_same_stream(start_worker, make_registry, events):
-    worker = await start_worker(faults={1: Fault.END_OF_STREAM})
+    worker = await start_worker(faults={2: Fault.END_OF_STREAM})
     worker.is_resumable = False
     make_registry(worker.address)
     first = (await events.expect("worker_joined")).worker
     first.submit(Step(1, 0, admissions=[admission()]))
+    await events.expect("step_done")
+    first.submit(Step(2, 1))
     lost = await events.expect("worker_lost")
     assert (lost.worker, lost.detail) == (first, "the worker let go of the session")
     second = (await events.expect("worker_joined")).worker
-    first.submit(Step(2, 1))
+    first.submit(Step(3, 2))
     second.submit(Step(1, 0, admissions=[admission(tokens=[30])]))
     assert (await events.expect("step_done")).detail.token_ids == [31]
     assert worker.num_streams == 2
@@ -103,8 +106,10 @@ async def test_dead_network_is_lost_by_its_silence(start_worker, make_registry, 
     await events.expect("worker_joined")
 
 
-async def test_reset_survives_a_cut(start_worker, make_registry, events, cleanup):
+@pytest.mark.parametrize("is_resumable", [True, False])
+async def test_reset_survives_a_cut(start_worker, make_registry, events, cleanup, is_resumable):
     worker = await start_worker()
+    worker.is_resumable = is_resumable
     proxy = TcpProxy(worker.address)
     await proxy.start()
     cleanup.push_async_callback(proxy.stop)
@@ -117,6 +122,28 @@ async def test_reset_survives_a_cut(start_worker, make_registry, events, cleanup
     await events.expect("reset_done")
     link.submit(Step(2, 1, admissions=[admission(tokens=[20], generation=2)]))
     assert (await events.expect("step_done")).detail.token_ids == [21]
+
+
+async def test_first_steps_are_sent_again_to_a_worker_that_let_go(start_worker, make_registry, events):
+    worker = await start_worker(faults={1: Fault.END_OF_STREAM})
+    worker.is_resumable = False
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(2, 0))
+    assert [(await events.expect("step_done")).detail.token_ids for _ in range(2)] == [[6], [7]]
+    assert worker.num_streams == 2
+
+
+async def test_steps_out_of_order_end_the_session_without_a_resume(start_worker, make_registry, events):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission()]))
+    await events.expect("step_done")
+    link.submit(Step(3, 1))
+    assert (await events.expect("worker_lost")).detail == "INVALID_ARGUMENT: step 3 after step 1"
+    await events.expect("worker_joined")
 
 
 async def test_heartbeats_keep_the_lease(start_worker, make_registry, events):
