@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 #: Details travel percent-encoded in a header, whose size is limited.
 _MAX_DETAIL_BYTES = 2000
 
+#: A client's own clock ends its call a little before ours would.
+_DEADLINE_TOLERANCE_SECONDS = 0.05
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Callable[[Any, _Context], Awaitable[Any]]
 #: Takes the name of a method and the status of one call of it.
@@ -73,7 +76,7 @@ def _request_id(request: Any) -> str:
 def _cancellation(context: _Context) -> grpc.StatusCode:
     """gRPC cancels a handler when its client went away, and when the deadline has passed."""
     remaining = context.time_remaining()
-    expired = remaining is not None and remaining <= 0
+    expired = remaining is not None and remaining < _DEADLINE_TOLERANCE_SECONDS
     return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
 
 

@@ -1,8 +1,11 @@
 """The text of one sequence: end tokens, stop strings and lengths together."""
 
+import codecs
 from collections.abc import Sequence
 
 from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from control_plane.edge.text.stop_matcher import StopAutomaton
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
@@ -64,3 +67,31 @@ def test_a_stop_string_of_split_characters_is_found() -> None:
 def test_finish_can_be_called_twice() -> None:
     stream = byte_stream(TextRules(stops=StopAutomaton(["bc"])))
     assert (stream.push(ord("b")), stream.finish(), stream.finish()) == ("", "b", "")
+
+
+@given(
+    st.lists(st.sampled_from([*b"ab\xc5\xbe\xff", EOT]), max_size=15),
+    st.lists(st.text("abž", min_size=1, max_size=3), min_size=1, max_size=3),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_the_text_is_a_function_of_the_tokens(token_ids: list[int], stops: list[str], min_tokens: int, include_stop: bool) -> None:
+    rules = TextRules(stops=StopAutomaton(stops), include_stop=include_stop, min_tokens=min_tokens)
+    assert run(byte_stream(rules), token_ids) == whole_text(token_ids, stops, max(min_tokens - 1, 0), include_stop)
+
+
+def whole_text(token_ids: list[int], stops: list[str], num_exempt: int, include_stop: bool) -> tuple[str, str | None, int]:
+    """What `run` must return, by decoding all tokens again after each."""
+    for count in range(1, len(token_ids) + 1):
+        text, shown = complete_text(token_ids[:count]), complete_text(token_ids[: min(num_exempt, count)])
+        found = [(text.index(stop, len(shown)), -len(stop)) for stop in stops if stop in text[len(shown) :]]
+        if found:
+            start, negative_length = min(found)
+            end = start - negative_length
+            return text[: end if include_stop else start], text[start:end], count
+    return bytes(token_id for token_id in token_ids if token_id != EOT).decode("utf-8", "replace"), None, len(token_ids)
+
+
+def complete_text(token_ids: list[int]) -> str:
+    """Text of tokens without an unfinished character at their end."""
+    return codecs.utf_8_decode(bytes(token_id for token_id in token_ids if token_id != EOT), "replace", False)[0]
