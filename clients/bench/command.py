@@ -71,6 +71,8 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name.replace('_', '-')}: {value} is not above 0")
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise UsageError(f"--json: there is no directory {arguments.json.parent}")
     if not 0 <= arguments.shared_prefix <= arguments.prompt_tokens:
         raise UsageError(f"--shared-prefix: {arguments.shared_prefix} is not within --prompt-tokens {arguments.prompt_tokens}")
 

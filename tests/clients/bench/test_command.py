@@ -93,6 +93,7 @@ async def test_open_loop_sends_all_requests(bench):
         (("--max-tokens", "100"), "above the model's 64"),
         (("--shared-prefix", "4"), "--shared-prefix"),
         (("--requests", "0"), "--requests"),
+        (("--json", "/nowhere/at/all.json"), "--json"),
         (("--metrics", "http://127.0.0.1:1/"), "--metrics"),
     ],
 )
