@@ -9,6 +9,7 @@ import grpc.aio
 
 from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
 from control_plane.edge.worker_link.frames import FrameError
+from control_plane.edge.worker_link.knock import Answer, knock
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
@@ -92,7 +93,9 @@ class FrameStream:
 
 async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSettings) -> tuple[FrameStream, worker_pb2.Welcome]:
     """Dial a worker and shake hands; raises LinkBroken."""
-    await _knock(address, settings.connect_seconds)
+    answer = await knock(address, settings.connect_seconds)
+    if answer is not Answer.OPEN:
+        raise LinkBroken(answer.value, is_final=answer is Answer.REFUSED)
     stream = FrameStream(grpc.aio.insecure_channel(address, options=WORKER_CHANNEL))
     try:
         async with asyncio.timeout(settings.handshake_seconds):
@@ -106,29 +109,6 @@ async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSetti
     except BaseException:
         await stream.close()
         raise
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split host:port; raises ValueError naming the address."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"worker address {address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-async def _knock(address: str, timeout_seconds: float) -> None:
-    """Tell a dead process from an unreachable one, which gRPC does not: a refused connection means that nobody is there."""
-    host, port = split_address(address)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        raise LinkBroken("connection refused", is_final=True) from None
-    except TimeoutError:
-        raise LinkBroken(f"no connection within {timeout_seconds:g} s") from None
-    except OSError as error:
-        raise LinkBroken(f"can not connect: {error.strerror or error}") from None
-    writer.close()
 
 
 def _raise_broken(error: grpc.aio.AioRpcError) -> NoReturn:

@@ -1,0 +1,52 @@
+"""Tells a dead process from an unreachable one, which gRPC does not: a refused connection means that nobody is there."""
+
+import asyncio
+import enum
+import socket
+
+
+class Answer(enum.Enum):
+    """What became of a connection."""
+
+    OPEN = "open"
+    REFUSED = "connection refused"
+    SILENT = "no connection in time"
+    UNREACHABLE = "can not connect"
+
+
+async def knock(address: str, timeout_seconds: float) -> Answer:
+    """Connect to host:port and hang up; tries every address that the name stands for."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await _knock_at_each(*split_address(address))
+    except TimeoutError:
+        return Answer.SILENT
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split host:port; raises ValueError naming the address."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"worker address {address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def _knock_at_each(host: str, port: int) -> Answer:
+    loop = asyncio.get_running_loop()
+    answer = Answer.UNREACHABLE
+    try:
+        candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # unknown, or not even a name
+        return answer
+    for family, kind, protocol, _, endpoint in candidates:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setblocking(False)
+                await loop.sock_connect(probe, endpoint)
+        except ConnectionRefusedError:
+            answer = Answer.REFUSED
+        except OSError:
+            continue
+        else:
+            return Answer.OPEN
+    return answer

@@ -1,0 +1,43 @@
+"""Who answers at an address."""
+
+import socket
+
+import pytest
+
+from control_plane.edge.worker_link.knock import Answer, knock, split_address
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+async def test_a_listener_is_open(listener):
+    assert await knock(f"127.0.0.1:{listener.getsockname()[1]}", 5) is Answer.OPEN
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_nobody_is_a_refusal_whatever_the_name_stands_for(listener, host):
+    port = listener.getsockname()[1]
+    listener.close()
+    assert await knock(f"{host}:{port}", 5) is Answer.REFUSED
+
+
+async def test_a_name_that_means_nothing_is_unreachable():
+    assert await knock("worker..local:1", 5) is Answer.UNREACHABLE
+
+
+async def test_no_time_is_silence():
+    assert await knock("127.0.0.1:1", 0) is Answer.SILENT
+
+
+def test_addresses_of_both_families_are_split():
+    assert split_address("[::1]:50061") == ("::1", 50061)
+    assert split_address("worker:1") == ("worker", 1)
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="is not host:port"):
+        split_address(address)
