@@ -31,6 +31,7 @@ class KVCacheManager:
 
     def __init__(self, groups: Sequence[CacheGroup], num_partitions: int, prefix_caching: bool = True, watermark: float = 0.01) -> None:
         self._groups = groups
+        self._sizes = [group.page_tokens for group in groups]
         self._pools = [[PagePool(group.num_pages) for group in groups] for _ in range(num_partitions)]
         self._reserves = [int(group.num_pages * watermark) for group in groups]
         self._alignment = math.lcm(*(group.page_tokens for group in groups))
@@ -90,7 +91,8 @@ class KVCacheManager:
         pages = PageTables(hit.partition, hashes, tables, num_slots=0, next_publish=0)
         pages.num_trimmed = [table.count(NO_PAGE) for table in hit.tables]
         pages.num_published = [len(table) for table in hit.tables]
-        self._measure(pages)
+        self._measure_slots(pages)
+        self._measure_published(pages)
         self._live.add(pages)
         return pages
 
@@ -105,7 +107,7 @@ class KVCacheManager:
 
     def shortage(self, pages: PageTables, num_tokens: int) -> list[int]:
         """Pages per group that a sequence lacks to hold `num_tokens` tokens."""
-        return [max(0, -(-num_tokens // group.page_tokens) - len(table)) for group, table in zip(self._groups, pages.tables, strict=True)]
+        return [max(0, -(-num_tokens // size) - len(table)) for size, table in zip(self._sizes, pages.tables, strict=True)]
 
     def is_available(self, partition: int, num_pages: Sequence[int]) -> bool:
         """Whether so many pages per group can be handed out now."""
@@ -116,14 +118,22 @@ class KVCacheManager:
         pools = self._pools[partition]
         return all(pool.num_available + pool.num_fenced >= wanted for pool, wanted in zip(pools, num_pages, strict=True))
 
-    def grow(self, pages: PageTables, num_tokens: int) -> list[tuple[int, int]]:
-        """Append the pages to hold `num_tokens` tokens, which are available; returns (group, page) in order."""
-        pools = self._pools[pages.partition]
-        missing = self.shortage(pages, num_tokens)
-        grown = [(index, pools[index].take()) for index, wanted in enumerate(missing) for _ in range(wanted)]
-        for index, page in grown:
-            pages.tables[index].append(page)
-        self._measure(pages)
+    def grow(self, pages: PageTables, num_tokens: int) -> list[tuple[int, int]] | None:
+        """Append the pages to hold `num_tokens` tokens: (group, page) in order; None and no change when one is missing."""
+        pools, wanted = self._pools[pages.partition], []
+        for index, size in enumerate(self._sizes):
+            missing = -(-num_tokens // size) - len(pages.tables[index])
+            if missing > 0:
+                if pools[index].num_available < missing:
+                    return None
+                wanted.append((index, missing))
+        grown = []
+        for index, missing in wanted:
+            for _ in range(missing):
+                page = pools[index].take()
+                pages.tables[index].append(page)
+                grown.append((index, page))
+        self._measure_slots(pages)
         return grown
 
     def trim(self, pages: PageTables, num_acked: int) -> list[tuple[int, int]]:
@@ -145,12 +155,18 @@ class KVCacheManager:
 
     def publish(self, pages: PageTables, num_acked: int) -> None:
         """Make the full pages below `num_acked` acknowledged tokens findable."""
-        for index, group in enumerate(self._groups):
-            end = num_acked // group.page_tokens
+        pools = self._pools[pages.partition]
+        for index, size in enumerate(self._sizes):
+            end = num_acked // size
+            first = max(pages.num_published[index], pages.num_trimmed[index])
+            if end <= first:
+                continue
             if self._prefix_caching:
-                self._publish(pages, index, end)
-            pages.num_published[index] = max(pages.num_published[index], end)
-        self._measure(pages)
+                hashes, table, publish = pages.hashes.first(size, end), pages.tables[index], pools[index].publish
+                for entry in range(first, end):
+                    publish(table[entry], hashes[entry])
+            pages.num_published[index] = end
+        self._measure_published(pages)
 
     def release(self, pages: PageTables) -> None:
         """Drop all pages of a sequence, the last ones first, so that the start of a prefix is evicted last."""
@@ -211,18 +227,13 @@ class KVCacheManager:
             return wanted
         return min(wanted, int(_window_pages(group)) - (len(table) - table.count(NO_PAGE)))
 
-    def _publish(self, pages: PageTables, index: int, end: int) -> None:
-        pool, table = self._pools[pages.partition][index], pages.tables[index]
-        hashes = pages.hashes.first(self._groups[index].page_tokens, end)
-        for entry in range(max(pages.num_published[index], pages.num_trimmed[index]), end):
-            pool.publish(table[entry], hashes[entry])
-
     def _drop(self, pool: PagePool, table: Iterable[int]) -> None:
         fence = self._sent_step_id if self._sent_step_id > self._acked_step_id else 0
         for page in table:
             pool.drop(page, fence)
 
-    def _measure(self, pages: PageTables) -> None:
-        sizes = [group.page_tokens for group in self._groups]
-        pages.num_slots = min(len(table) * size for table, size in zip(pages.tables, sizes, strict=True))
-        pages.next_publish = min((done + 1) * size for done, size in zip(pages.num_published, sizes, strict=True))
+    def _measure_slots(self, pages: PageTables) -> None:
+        pages.num_slots = min([len(table) * size for table, size in zip(pages.tables, self._sizes, strict=True)])
+
+    def _measure_published(self, pages: PageTables) -> None:
+        pages.next_publish = min([(done + 1) * size for done, size in zip(pages.num_published, self._sizes, strict=True)])

@@ -12,8 +12,8 @@ from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
 
-#: Waiting sequences looked at in one pass; bounds its cost.
-_MAX_CANDIDATES = 16
+#: Waiting sequences that one pass looks at in vain; bounds its cost.
+_MAX_PASSED = 16
 
 #: A running sequence weighs as much as so many tokens that wait to be computed.
 _SEQUENCE_WEIGHT = 16
@@ -146,8 +146,9 @@ class Scheduler:
             for victim in builder.preempted:
                 self.counters.preemptions += 1
                 self._wait_again(victim, now)
-        if others_wait:
-            self._admit(builders, {replica for replica, builder in builders.items() if builder.preempted}, now)
+        closed = {replica for replica, builder in builders.items() if builder.preempted}
+        if others_wait and _any_open(builders, closed):
+            self._admit(builders, closed, now)
         steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
         return [(replica, step) for replica, step in steps if step is not None]
 
@@ -187,8 +188,11 @@ class Scheduler:
         loads = {replica: replica.num_pending_tokens + _SEQUENCE_WEIGHT * len(replica.running) for replica in self.replicas}
         passed: list[Sequence] = []  # they do not fit now
         deferred: list[Sequence] = []  # their place takes no step now
-        candidates = itertools.islice(self.waiting.candidates(), _MAX_CANDIDATES)
-        while _any_open(builders, closed) and (sequence := next(candidates, None)):
+        candidates = self.waiting.candidates()
+        while len(passed) + len(deferred) < _MAX_PASSED and _any_open(builders, closed):
+            sequence = next(candidates, None)
+            if sequence is None:
+                break
             place = self._place(sequence, closed, loads)
             builder = builders.get(place.replica) if place else None
             if place is None:

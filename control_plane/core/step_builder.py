@@ -119,7 +119,10 @@ class StepBuilder:
     def _make_room(self, sequence: Sequence) -> bool:
         """Get the page that the next token needs, from the last in the order if need be; else the sequence sits the step out."""
         self._trim(sequence)
-        kv, partition, num_tokens = self.replica.kv, sequence.pages.partition, sequence.num_computed_tokens + 1
+        partition, num_tokens = sequence.pages.partition, sequence.num_computed_tokens + 1
+        if partition not in self._promised and self._grow(sequence, num_tokens):
+            return True
+        kv = self.replica.kv
         wanted = kv.shortage(sequence.pages, num_tokens)
         if partition in self._promised:
             wanted = [mine + theirs for mine, theirs in zip(wanted, self._promised[partition], strict=True)]
@@ -130,16 +133,19 @@ class StepBuilder:
                 return False
             self.replica.remove(victim)
             self.preempted.append(victim)
-        self._grow(sequence, num_tokens)
-        return True
+        return self._grow(sequence, num_tokens)
 
     def _trim(self, sequence: Sequence) -> None:
         for group, num_entries in self.replica.kv.trim(sequence.pages, sequence.num_acked_tokens):
             self._trims.append(PageTrim(sequence.lane, group, num_entries))
 
-    def _grow(self, sequence: Sequence, num_tokens: int) -> None:
-        for group, page in self.replica.kv.grow(sequence.pages, num_tokens):
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        grown = self.replica.kv.grow(sequence.pages, num_tokens)
+        if grown is None:
+            return False
+        for group, page in grown:
             self._growths.append(PageGrowth(sequence.lane, group, page))
+        return True
 
 
 def _admission(sequence: Sequence) -> LaneAdmission:

@@ -1,12 +1,13 @@
 """What surrounds an engine in tests: time, text, output, metrics, and builders for requests."""
 
+from fakes.engine_worker import FakeWorker, describe
+
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest, PromptLogprobs, RequestFailed, SequenceDelta, SequenceFinished
-from fakes.engine_worker import FakeWorker, describe
 
 
 class FakeClock:
@@ -152,6 +153,10 @@ class Bench:
     def turn(self) -> None:
         self.engine.turn()
         self.scheduler.check_integrity()
+        assert self.engine.snapshot().gauges.healthy
+        for worker in self.workers:
+            for error in worker.broken_rules:
+                raise error
 
     def run(self, num_rounds: int = 100_000) -> None:
         """Run until nothing is in flight, or for some rounds of one step per worker."""

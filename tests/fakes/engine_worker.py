@@ -141,6 +141,7 @@ class FakeWorker:
         self.history: list[Step] = []
         self.lost = False
         self.resetting = False
+        self.broken_rules: list[AssertionError] = []
         self.failing = ""  # why the next step fails as a whole
         self.failing_lanes: dict[int, str] = {}
         self._last_step_id = 0
@@ -157,6 +158,12 @@ class FakeWorker:
     # Session
 
     def submit(self, step: Step) -> None:
+        try:
+            self._check_and_queue(step)
+        except AssertionError as error:
+            self.broken_rules.append(error)  # the engine would swallow it
+
+    def _check_and_queue(self, step: Step) -> None:
         assert not self.lost and not self.resetting
         assert step.step_id > self._last_step_id
         assert len(self.steps) < self.description.max_steps_in_flight, "more steps in flight than the worker allows"
