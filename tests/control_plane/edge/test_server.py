@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from control_plane.edge.config import read_config
 from control_plane.edge.server import ControlPlane
 from control_plane.edge.stop_requests import StopRequests
+from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
@@ -199,3 +200,12 @@ async def test_a_broken_model_ends_the_start(model: Path) -> None:
     with pytest.raises(StartUpError, match=r"config\.json"):
         async with running(model):
             pass
+
+
+async def test_a_failed_engine_ends_the_process_with_exit_code_1(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(engine: Engine) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(Engine, "run", fail)
+    async with running(model) as server:
+        assert await server.task == 1

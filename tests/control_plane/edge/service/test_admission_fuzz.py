@@ -4,7 +4,7 @@ import asyncio
 import math
 
 from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.edge.service.admission import Admission
@@ -85,6 +85,7 @@ async def admit(spec: pb.GenerationSpec) -> GenerationRequest | RequestError:
         encoder.close()
 
 
+@settings(deadline=None)
 @given(PROMPT, ENVELOPE, PARTS)
 def test_every_request_is_understood_or_refused(prompt: dict[str, object], envelope: dict[str, object], parts: dict[str, object]) -> None:
     request = asyncio.run(admit(pb.GenerationSpec(**prompt, **envelope, **parts)))

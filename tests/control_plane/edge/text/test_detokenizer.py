@@ -14,7 +14,7 @@ from fakes.tokenizers import (
     piece_tokenizer,
     raw_piece_tokenizer,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
@@ -94,6 +94,7 @@ def test_another_kind_of_decoder_is_decoded_in_a_window() -> None:
     assert "".join(pieces_of(tokenizer, output, prompt=[1])) == inner.decode(output)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 261), max_size=40), st.lists(st.integers(0, 261), max_size=5), st.booleans())
 def test_pieces_of_byte_level_tokens_join_to_the_tokenizers_own_text(output: list[int], prompt: list[int], skip: bool) -> None:
     tokenizer = byte_tokenizer()
@@ -104,6 +105,7 @@ def test_pieces_of_byte_level_tokens_join_to_the_tokenizers_own_text(output: lis
     assert tokenizer.decode([*prompt, *output], skip) == whole
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20), st.lists(st.sampled_from([1, *range(259, 264)]), min_size=1, max_size=4))
 def test_pieces_of_sentencepiece_tokens_join_to_the_tokenizers_own_text(text: str, prompt: list[int]) -> None:
     tokenizer = piece_tokenizer(["▁", "▁the", "▁▁", "x", "ž"])

@@ -1,7 +1,7 @@
 """Stop strings, against an oracle that sees the whole text."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.edge.text.stop_matcher import StopAutomaton, StopMatcher
@@ -52,6 +52,7 @@ def test_only_what_could_still_become_a_stop_is_held_back() -> None:
     assert run(["aab"], ["aaa", "a", "c"]) == (["a", "a", "aac", ""], None)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
     st.lists(st.text("abc", max_size=4), max_size=12),
@@ -62,6 +63,7 @@ def test_shown_text_equals_the_oracle(stops: list[str], pieces: list[str], inclu
     assert ("".join(shown), matched) == oracle(stops, pieces, include_stop)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4), st.lists(st.text("abc", max_size=4), max_size=12))
 def test_held_text_is_the_longest_possible_beginning_of_a_stop(stops: list[str], pieces: list[str]) -> None:
     matcher = StopMatcher(StopAutomaton(stops), include_stop=False)

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Sequence
 
 from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.edge.text.stop_matcher import StopAutomaton
@@ -69,6 +69,7 @@ def test_finish_can_be_called_twice() -> None:
     assert (stream.push(ord("b")), stream.finish(), stream.finish()) == ("", "b", "")
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([*b"ab\xc5\xbe\xff", EOT]), max_size=15),
     st.lists(st.text("abž", min_size=1, max_size=3), min_size=1, max_size=3),
