@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from scripts.to_qwen3 import Experts, to_qwen3
 from worker.models import Placement, load_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 QUESTION = "What is the capital of France? Answer in one sentence."
 STORY = "Write a short story about a robot who learns to paint."
 
