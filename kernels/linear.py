@@ -104,9 +104,10 @@ def _cancelling(num_rows: int, length: int, sign: float) -> Tensor:
 
 
 def _probe_ranges(tile: int, num_rows: int) -> list[tuple[int, int]]:
-    """Row ranges that start at the front and elsewhere, of 1 to 33 tiles and of a few greater sizes."""
-    sizes = {tile * count for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 33)} | {64, 128, 256, num_rows - tile}
-    return [(first, first + size) for size in sorted(sizes) for first in (0, num_rows - size) if 0 < size <= num_rows]
+    """Row ranges of few and of many tiles, by turns at the front and at the back."""
+    sizes = sorted({tile * count for count in (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33)} | {64, 256, num_rows - tile})
+    fitting = [size for size in sizes if 0 < size <= num_rows]
+    return [(0, size) if turn % 2 else (num_rows - size, num_rows) for turn, size in enumerate(fitting)]
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -312,11 +312,18 @@ std::vector<Task> cut(const Problem& problem, const at::Tensor& query_starts) {
   return tasks;
 }
 
+// A second thread pays from about this many key tiles on.
+int64_t useful_threads(const Problem& problem, const std::vector<Task>& tasks) {
+  int64_t tiles = 0;
+  for (const Task& task : tasks) tiles += (problem.positions[task.first + task.count - 1] / kKeyTile + 1) * task.heads;
+  return std::min<int64_t>({at::get_num_threads(), static_cast<int64_t>(tasks.size()), tiles / 4 + 1});
+}
+
 // Threads take tasks as they become free: sequences differ in length.
 template <typename T>
 void attend(const Problem& problem, const std::vector<Task>& tasks) {
   std::atomic<size_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
+  at::parallel_for(0, useful_threads(problem, tasks), 1, [&](int64_t, int64_t) {
     Attention<T> attention(problem);
     for (size_t i = next++; i < tasks.size(); i = next++) attention.run(tasks[i]);
   });

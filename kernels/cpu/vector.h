@@ -119,11 +119,11 @@ inline float max_lanes(Floats x) {
   return maximum(x, neighbour(x))[0];
 }
 
-// e^x to about 1 ulp, for results within the normal numbers (x is clamped to -87 .. 88); exp(0) is exactly 1.
+// e^x to about 1 ulp; below -87 it stays at e^-87, from 88.4 on it is infinite, and exp(0) is exactly 1.
 // x = n ln2 + r with |r| <= ln2 / 2; the polynomial is that of Cephes' expf.
 inline Floats exp(Floats x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  x = at_most(at_least(x, -87.0f), 88.0f);
+  x = at_most(at_least(x, -87.0f), 89.0f);
   const Floats shifted = x * 1.44269504f + kRound;
   const Floats n = shifted - kRound;
   const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;

@@ -1,0 +1,98 @@
+"""The forms that every operator test runs over, and paged sequences to attend to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import ops
+from kernels.reference import activation, attention, cache, moe, norm, rotary
+
+REFERENCE = SimpleNamespace(
+    rms_norm=norm.rms_norm,
+    add_rms_norm=norm.add_rms_norm,
+    rotary=rotary.rotary,
+    write_kv=cache.write_kv,
+    paged_attention=attention.paged_attention,
+    swiglu=activation.swiglu,
+    moe_route=moe.moe_route,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequences:
+    """Sequences of given lengths in paged caches, with their keys and values also at hand in order."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+    page_table: Tensor
+    keys: list[Tensor]  # [L, Hk, D] per sequence
+    values: list[Tensor]
+    queries: list[Tensor]  # [L, Hq, D]
+
+    def attend(self, form: SimpleNamespace, chunks: Sequence[tuple[int, int, int]], window: int = 0, padding: int = 0) -> Tensor:
+        """Runs rows first .. end of sequences, given as (sequence, first, end), as one batch."""
+        q = torch.cat([self.queries[s][a:b] for s, a, b in chunks])
+        q = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, padding))
+        positions = torch.cat([torch.arange(a, b) for _, a, b in chunks] + [torch.zeros(padding, dtype=torch.int64)])
+        starts = torch.tensor([0] + [b - a for _, a, b in chunks]).cumsum(0).int()
+        table = self.page_table[[s for s, _, _ in chunks]]
+        return form.paged_attention(q, self.k_cache, self.v_cache, table, starts, positions, q.shape[2] ** -0.5, window)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small operators on two threads mostly wait for each other; tests of threads set their own number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def form(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """An implementation of the operators: the torch form, or what a CPU tensor is dispatched to."""
+    if request.param == "reference":
+        return REFERENCE
+    if ops.kernel_set() == "torch":
+        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+    return ops
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture
+def random(dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Normal numbers of the test's dtype, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(dtype)
+
+
+@pytest.fixture
+def paged(random: Callable[..., Tensor]) -> Callable[..., PagedSequences]:
+    """Builds sequences on shuffled pages; slots that hold no token hold NaN."""
+
+    def build(lengths: Sequence[int], heads: tuple[int, int] = (4, 2), head_dim: int = 32, page_tokens: int = 16) -> PagedSequences:
+        num_heads, num_kv_heads = heads
+        num_pages = [-(-length // page_tokens) for length in lengths]
+        order = torch.randperm(sum(num_pages), generator=torch.Generator().manual_seed(1)).int()
+        table = torch.full((len(lengths), max(num_pages) + 1), -1, dtype=torch.int32)
+        k_cache = torch.full((sum(num_pages), page_tokens, num_kv_heads, head_dim), torch.nan, dtype=random(1).dtype)
+        built = PagedSequences(k_cache, k_cache.clone(), table, [], [], [])
+        for sequence, length in enumerate(lengths):
+            table[sequence, : num_pages[sequence]], order = order[: num_pages[sequence]], order[num_pages[sequence] :]
+            built.keys.append(random(length, num_kv_heads, head_dim))
+            built.values.append(random(length, num_kv_heads, head_dim))
+            built.queries.append(random(length, num_heads, head_dim))
+            position = torch.arange(length)
+            slots = table[sequence].long()[position // page_tokens] * page_tokens + position % page_tokens
+            REFERENCE.write_kv(built.keys[-1], built.values[-1], built.k_cache, built.v_cache, slots)
+        return built
+
+    return build

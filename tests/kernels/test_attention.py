@@ -1,0 +1,121 @@
+"""paged_attention."""
+
+import pytest
+import torch
+
+LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200]
+
+
+def exact(paged, sequence, window=0):
+    """Softmax attention of a whole sequence in float64."""
+    q, k, v = (rows[sequence].double() for rows in (paged.queries, paged.keys, paged.values))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    distance = torch.arange(len(q))[:, None] - torch.arange(len(q))
+    hidden = (distance < 0) | (distance >= window if window else torch.zeros_like(distance, dtype=torch.bool))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[2] ** -0.5
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+
+def assert_near(ours, expected):
+    """Within half a unit in the last place of bf16 (values reach 4), or a few of fp32."""
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=8e-3 if ours.dtype == torch.bfloat16 else 5e-6)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [((9, 3), 64), ((16, 8), 128), ((4, 4), 16), ((8, 1), 48), ((3, 1), 20)])
+def test_attention_equals_softmax_in_float64(form, paged, heads, head_dim):
+    sequences = paged([70, 33], heads, head_dim)
+    out = sequences.attend(form, [(0, 0, 70), (1, 0, 33)])
+    assert_near(out, torch.cat([exact(sequences, 0), exact(sequences, 1)]))
+
+
+@pytest.mark.parametrize("page_tokens", [1, 7, 16, 64, 128])
+def test_attention_over_ragged_lengths_and_page_sizes(form, paged, page_tokens):
+    sequences = paged(LENGTHS, page_tokens=page_tokens)
+    out = sequences.attend(form, [(s, 0, length) for s, length in enumerate(LENGTHS)])
+    assert_near(out, torch.cat([exact(sequences, s) for s in range(len(LENGTHS))]))
+
+
+@pytest.mark.parametrize("length", [511, 512, 513, 600, 1000])
+def test_attention_far_along_a_sequence(form, paged, length):
+    sequences = paged([length])
+    assert_near(sequences.attend(form, [(0, length - 2, length)]), exact(sequences, 0)[-2:])
+
+
+@pytest.mark.parametrize("window", [1, 8, 64, 100])
+@pytest.mark.parametrize("length", [7, 8, 9, 130])
+def test_window_is_exactly_as_wide_in_prefill_and_decode(form, paged, window, length):
+    sequences = paged([length])
+    whole = sequences.attend(form, [(0, 0, length)], window)
+    assert_near(whole, exact(sequences, 0, window))
+    assert torch.equal(sequences.attend(form, [(0, length - 1, length)], window), whole[-1:])
+
+
+def test_pages_that_left_the_window_may_be_gone(form, paged):
+    sequences = paged([150])
+    whole = sequences.attend(form, [(0, 140, 150)], window=20)
+    sequences.page_table[0, :7] = -1
+    assert torch.equal(sequences.attend(form, [(0, 140, 150)], window=20), whole)
+
+
+@pytest.mark.parametrize("window", [0, 40])
+@pytest.mark.parametrize("chunk", [1, 2, 7, 15, 16, 17, 33, 64, 100])
+def test_rows_do_not_depend_on_the_chunking(form, paged, chunk, window):
+    sequences = paged([130], (9, 3), 64)
+    whole = sequences.attend(form, [(0, 0, 130)], window)
+    pieces = [sequences.attend(form, [(0, first, min(first + chunk, 130))], window) for first in range(0, 130, chunk)]
+    assert torch.equal(torch.cat(pieces), whole)
+
+
+@pytest.mark.parametrize("company", [*range(1, 33), 64])
+def test_decode_rows_do_not_depend_on_their_company(form, paged, company):
+    lengths = [(37 * i) % 150 + 1 for i in range(company)]
+    sequences = paged(lengths)
+    together = sequences.attend(form, [(s, length - 1, length) for s, length in enumerate(lengths)], padding=-company % 8)
+    for sequence in {0, company // 2, company - 1}:
+        alone = sequences.attend(form, [(sequence, lengths[sequence] - 1, lengths[sequence])])
+        assert torch.equal(together[sequence], alone[0])
+
+
+def test_mixed_prefill_and_decode_rows_do_not_depend_on_each_other(form, paged):
+    lengths = [90, 5, 64, 1, 33, 129, 70, 2, 17]
+    sequences = paged(lengths)
+    chunks = [(s, length - (1 if s % 3 else min(length, 40)), length) for s, length in enumerate(lengths)]
+    together = sequences.attend(form, chunks)
+    assert torch.equal(together, torch.cat([sequences.attend(form, [chunk]) for chunk in chunks]))
+
+
+def test_number_of_threads_does_not_change_the_bits(form, paged):
+    lengths = [90, 5, 64, 1, 33, 129, 70, 2, 17]
+    sequences = paged(lengths)
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(sequences.attend(form, [(s, 0, length) for s, length in enumerate(lengths)]))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_rows_of_no_sequence_are_zero(form, paged):
+    sequences = paged([20])
+    assert torch.equal(sequences.attend(form, [(0, 10, 13)], padding=5)[3:], torch.zeros_like(sequences.queries[0][:5]))
+    assert not sequences.attend(form, [(0, 10, 10)], padding=2).any()
+
+
+def test_later_keys_of_the_sequence_are_not_seen(form, paged):
+    sequences = paged([64])
+    before = sequences.attend(form, [(0, 10, 20)])
+    sequences.k_cache.view(-1, 2, 32)[sequences.page_table[0, 2:4].long() * 16] = torch.nan
+    assert torch.equal(sequences.attend(form, [(0, 10, 20)]), before)
+
+
+def test_queries_may_be_a_view_of_a_packed_projection(form, paged, random):
+    sequences = paged([9])
+    packed = torch.cat([sequences.queries[0].flatten(1), random(9, 64)], dim=1)
+    view = packed[:, :128].view(9, 4, 32)
+    arguments = (sequences.k_cache, sequences.v_cache, sequences.page_table, torch.tensor([0, 9]).int(), torch.arange(9), 32**-0.5)
+    assert torch.equal(form.paged_attention(view, *arguments), sequences.attend(form, [(0, 0, 9)]))
+
+
+def test_great_scores_do_not_overflow(form, paged):
+    sequences = paged([100])
+    sequences.queries[0].mul_(1000)
+    assert sequences.attend(form, [(0, 0, 100)]).isfinite().all()

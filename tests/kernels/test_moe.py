@@ -1,0 +1,73 @@
+"""moe_route and moe_experts."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernels import ops
+from kernels.linear import PackedExperts
+
+
+@pytest.mark.parametrize(("renormalize", "expected"), [(False, [0.6439, 0.2369]), (True, [0.7311, 0.2689])])
+def test_route_weights_are_renormalised_only_when_asked(form, renormalize, expected):
+    weights, experts = form.moe_route(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 2, renormalize, "softmax")
+    assert experts.tolist() == [[0, 1]]
+    torch.testing.assert_close(weights, torch.tensor([expected]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+@pytest.mark.parametrize(("experts", "top_k"), [(4, 2), (60, 6), (64, 8), (128, 8)])
+def test_route_equals_the_formula_in_float64(form, random, scoring, experts, top_k):
+    logits = random(9, experts)
+    scores = logits.double().softmax(-1) if scoring == "softmax" else logits.double().sigmoid()
+    weights, ids = form.moe_route(logits, top_k, True, scoring)
+    chosen = scores.gather(1, ids)
+    torch.testing.assert_close(chosen, scores.topk(top_k).values)
+    torch.testing.assert_close(weights.double(), chosen / chosen.sum(-1, keepdim=True), rtol=1e-6, atol=1e-6)
+
+
+def test_route_gives_ties_to_the_lowest_id(form):
+    assert form.moe_route(torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0], [0.0] * 5]), 4, False, "softmax")[1].tolist() == [
+        [1, 2, 4, 0],
+        [0, 1, 2, 3],
+    ]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_route_of_a_row_does_not_depend_on_its_company(form, random, scoring):
+    logits = random(100, 60)
+    weights, ids = form.moe_route(logits, 6, True, scoring)
+    for rows in (1, 2, 3, 8, 33, 64):
+        some_weights, some_ids = form.moe_route(logits[-rows:], 6, True, scoring)
+        assert torch.equal(some_weights, weights[-rows:]) and torch.equal(some_ids, ids[-rows:])
+
+
+@pytest.fixture
+def mlps(random):
+    return random(8, 2 * 48, 32) * 32**-0.5, random(8, 32, 48) * 48**-0.5
+
+
+def test_experts_equal_the_weighted_sum_of_their_mlps(dtype, random, mlps):
+    gate_up, down = mlps
+    x, (weights, ids) = random(11, 32), ops.moe_route(random(11, 8), 3, True, "softmax")
+    gate, up = torch.einsum("th,eih->tei", x.double(), gate_up.double()).chunk(2, dim=-1)
+    every = torch.einsum("tei,ehi->teh", F.silu(gate) * up, down.double())
+    expected = (every.gather(1, ids[:, :, None].expand(-1, -1, 32)) * weights[:, :, None]).sum(1)
+    ours = ops.moe_experts(x, weights, ids, PackedExperts(gate_up, down, 2))
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=3e-2 if dtype == torch.bfloat16 else 1e-5)
+
+
+def test_experts_of_a_row_do_not_depend_on_its_company(random, mlps):
+    experts = PackedExperts(*mlps, 2)
+    x, (weights, ids) = random(257, 32), ops.moe_route(random(257, 8), 3, True, "softmax")
+    whole = ops.moe_experts(x, weights, ids, experts)
+    for rows in [*range(1, 34), 64, 100]:
+        assert torch.equal(ops.moe_experts(x[-rows:], weights[-rows:], ids[-rows:], experts), whole[-rows:])
+
+
+def test_experts_are_summed_in_the_order_of_the_rows_top_k(random, mlps):
+    experts = PackedExperts(*mlps, 2)
+    x, weights, ids = random(2, 32), torch.tensor([[0.5, 0.3, 0.2]] * 2), torch.tensor([[5, 0, 3], [3, 0, 5]])
+    parts = [experts(expert, x[:1])[0].float() for expert in ids[0].tolist()]
+    ours = ops.moe_experts(x, weights, ids, experts)
+    torch.testing.assert_close(ours[0], (parts[0] * 0.5 + parts[1] * 0.3 + parts[2] * 0.2).to(x.dtype))

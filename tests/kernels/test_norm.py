@@ -1,0 +1,39 @@
+"""rms_norm and add_rms_norm."""
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+
+@pytest.mark.parametrize("shape", [(1, 576), (5, 64), (33, 100), (3, 7), (4, 3, 32)])
+def test_rms_norm_equals_the_oracle(form, dtype, random, shape):
+    x, weight = random(*shape), random(shape[-1])
+    oracle = LlamaRMSNorm(shape[-1], eps=1e-5).to(dtype)
+    oracle.weight.data = weight
+    torch.testing.assert_close(form.rms_norm(x, weight, 1e-5), oracle(x).detach())
+
+
+def test_rms_norm_takes_heads_inside_a_packed_projection(form, random):
+    packed, weight = random(5, 8 * 32), random(32)
+    heads = packed[:, 64:192].view(5, 4, 32)
+    assert torch.equal(form.rms_norm(heads, weight, 1e-6), form.rms_norm(heads.contiguous(), weight, 1e-6))
+
+
+def test_rms_norm_of_zeros_is_zero(form, random):
+    assert torch.equal(form.rms_norm(random(2, 64) * 0, random(64), 1e-5), random(2, 64) * 0)
+
+
+def test_add_rms_norm_is_the_sum_and_its_norm(form, dtype, random):
+    x, residual, weight = random(5, 96), random(5, 96), random(96)
+    normed, total = form.add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, form.rms_norm(total, weight, 1e-5))
+
+
+@pytest.mark.parametrize("width", [64, 100, 576])
+def test_norm_of_a_row_does_not_depend_on_its_company(form, random, width):
+    x, residual, weight = random(257, width), random(257, width), random(width)
+    normed, together = form.rms_norm(x, weight, 1e-5), form.add_rms_norm(x, residual, weight, 1e-5)[0]
+    for rows in (1, 2, 3, 7, 8, 33, 64, 100):
+        assert torch.equal(form.rms_norm(x[-rows:], weight, 1e-5), normed[-rows:])
+        assert torch.equal(form.add_rms_norm(x[:rows], residual[:rows], weight, 1e-5)[0], together[:rows])

@@ -1,0 +1,42 @@
+"""Registration and dispatch of the operators."""
+
+import pytest
+import torch
+
+from kernels import ops
+
+
+def arguments() -> dict[str, tuple]:
+    caches = torch.zeros(2, 2, 4, 2, 16)
+    starts, table, positions = torch.tensor([0, 2]).int(), torch.tensor([[1, 0]]).int(), torch.tensor([3, 4])
+    tables = torch.randn(8, 8), torch.randn(8, 8)
+    return {
+        "rms_norm": (torch.randn(2, 16), torch.randn(16), 1e-5),
+        "add_rms_norm": (torch.randn(2, 16), torch.randn(2, 16), torch.randn(16), 1e-5),
+        "rotary": (torch.randn(2, 4, 16), torch.randn(2, 2, 16), positions, *tables),
+        "write_kv": (torch.randn(2, 2, 16), torch.randn(2, 2, 16), *caches, positions),
+        "paged_attention": (torch.randn(2, 4, 16), *caches, table, starts, positions, 0.25, 0),
+        "swiglu": (torch.randn(2, 16),),
+        "moe_route": (torch.randn(2, 8), 2, True, "softmax"),
+    }
+
+
+@pytest.mark.parametrize("name", arguments())
+def test_schema_and_shape_rule_agree_with_the_operator(name):
+    checks = ("test_schema", "test_faketensor")
+    assert set(torch.library.opcheck(getattr(torch.ops.pypto_serving, name).default, arguments()[name], test_utils=checks).values()) == {
+        "SUCCESS"
+    }
+
+
+def test_a_form_registered_for_a_device_takes_its_place_there():
+    library = torch.library.Library("pypto_serving", "IMPL")
+    library.impl("swiglu", lambda gate_up: gate_up.new_empty(7), "Meta")
+    assert ops.swiglu(torch.empty(2, 16, device="meta")).shape == (7,)
+    assert ops.swiglu(torch.zeros(2, 16)).shape == (2, 8)
+    library._destroy()
+
+
+def test_kernel_set_is_one_word():
+    assert ops.kernel_set() == "torch" or ops.kernel_set().startswith("cpp-")
+    assert " " not in ops.kernel_set()
