@@ -1,8 +1,8 @@
 """Cost of a step in the control plane at 256 running decodes, with few and with many waiting sequences.
 
 Run with `python -m benchmarks.bench_scheduler`. "schedule + update" is the scheduler alone, against a budget of 1 ms per step whatever the
-length of the queue; "engine pass" adds text, deltas and metrics. "lockstep" is the worst case: every sequence fills a page in the same step.
-Times are those of the thread, so that other work on the machine does not count.
+length of the queue; "engine pass" adds text, deltas and metrics; "lockstep" is the worst case, in which every sequence fills a page in the
+same step. Times are those of the thread, so that other work on the machine does not count.
 """
 
 import argparse

@@ -197,8 +197,7 @@ class Scheduler:
             builder = builders.get(place.replica) if place else None
             if place is None:
                 passed.append(sequence)
-                if sequence.num_overtakes >= self.options.max_overtakes:
-                    closed.update(self._eligible(sequence))
+                self._save_pages(sequence, closed)
             elif builder is None or builder.budget == 0:
                 deferred.append(sequence)
             else:
@@ -206,6 +205,7 @@ class Scheduler:
                 loads[place.replica] = place.cost + _SEQUENCE_WEIGHT
                 for other in passed:
                     other.num_overtakes += 1
+                    self._save_pages(other, closed)
         for sequence in passed + deferred:
             self.waiting.put_back(sequence)
 
@@ -221,6 +221,11 @@ class Scheduler:
                     cost = loads[replica] + len(sequence.token_ids) - hit.num_tokens
                     places.append(_Place(replica, hit, cost))
         return min(places, key=lambda place: place.cost, default=None)
+
+    def _save_pages(self, sequence: Sequence, closed: set[Replica]) -> None:
+        """Admit nobody else where a sequence that was overtaken too often could run."""
+        if sequence.num_overtakes >= self.options.max_overtakes:
+            closed.update(self._eligible(sequence))
 
     def _eligible(self, sequence: Sequence) -> list[Replica]:
         """Workers under whose numerics a sequence may run."""

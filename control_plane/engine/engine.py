@@ -72,8 +72,9 @@ class Engine:
         try:
             self._take_results(now)
             self._fail_overdue(now)
-            for replica, step in self._scheduler.schedule(now):
-                self._execute(replica, step)
+            while steps := self._scheduler.schedule(now):
+                for replica, step in steps:
+                    self._execute(replica, step)
         except Exception:
             self._recover()
         self._publish(now)

@@ -166,7 +166,8 @@ class Bench:
             if not busy:
                 return
             for worker in busy:
-                worker.run_step()
+                if worker.steps:
+                    worker.run_step()
             self.clock.now += 0.01
             self.turn()
 

@@ -141,6 +141,7 @@ class FakeWorker:
         self.history: list[Step] = []
         self.lost = False
         self.resetting = False
+        self.num_resets = 0
         self.broken_rules: list[AssertionError] = []
         self.failing = ""  # why the next step fails as a whole
         self.failing_lanes: dict[int, str] = {}
@@ -175,6 +176,7 @@ class FakeWorker:
     def reset(self) -> None:
         assert not self.lost
         self._forget()
+        self.num_resets += 1
         self.resetting = True
 
     def finish_reset(self) -> None:

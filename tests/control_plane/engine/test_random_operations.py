@@ -45,20 +45,17 @@ class RandomOperations(RuleBasedStateMachine):
         self.joined = 1
 
     @rule(
-        family=st.integers(0, 2),
-        length=st.integers(1, 30),
+        prompt=st.builds(lambda family, length: tuple(range(family * 11, family * 11 + length)), st.integers(0, 2), st.integers(1, 30)),
         max_tokens=st.integers(0, 18),
         min_tokens=st.integers(0, 4),
         priority=st.integers(-1, 1),
         ends=st.booleans(),
-        prompt_logprobs=st.sampled_from([None, None, None, 0]),
     )
-    def submit(self, family, length, max_tokens, min_tokens, priority, ends, prompt_logprobs) -> None:
+    def submit(self, prompt, max_tokens, min_tokens, priority, ends) -> None:
         name = f"r{len(self.requests)}"
-        prompt = tuple((family * 11 + position) % 90 for position in range(length))
         end_token_ids = frozenset(range(0, 90, 6)) if ends else frozenset()
         self.requests[name] = (prompt, max_tokens, end_token_ids, min_tokens)
-        sampling = SamplingParams(prompt_logprobs=prompt_logprobs)
+        sampling = SamplingParams(prompt_logprobs=0 if len(prompt) % 4 == 0 else None)
         changes = {"end_token_ids": end_token_ids, "min_tokens": min_tokens, "priority": priority, "sampling": sampling}
         self.bench.submit(name, prompt, max_tokens=max_tokens, **changes)
 
@@ -143,6 +140,7 @@ class RandomOperations(RuleBasedStateMachine):
                 assert self.bench.sink.failed[name].failure is Failure.CANCELLED
             else:
                 assert found == expected
+                assert (name in self.bench.sink.prompt_logprobs) == (len(prompt) % 4 == 0)
                 assert (name, 0) in self.bench.sink.finished
 
 

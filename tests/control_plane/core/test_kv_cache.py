@@ -1,0 +1,124 @@
+from control_plane.core.kv_cache import KVCacheManager, max_sequence_length
+from control_plane.core.page_hash import PageHashes
+from control_plane.core.step import NO_PAGE, CacheGroup
+
+
+def group(page_tokens=4, num_pages=16, window=None) -> CacheGroup:
+    return CacheGroup("g", page_tokens, num_pages, 1, window)
+
+
+def admit(kv, token_ids, num_tokens=None, partition=0):
+    hashes = PageHashes(token_ids, "")
+    hit = kv.find_prefix(hashes, partition, len(token_ids) - 1)
+    return hit, kv.admit(hashes, hit, num_tokens or len(token_ids))
+
+
+def leave_cached(kv, token_ids, partition=0) -> None:
+    _, pages = admit(kv, token_ids, partition=partition)
+    assert kv.grow(pages, len(token_ids)) is not None
+    kv.publish(pages, len(token_ids))
+    kv.release(pages)
+
+
+def test_a_sequence_gets_pages_for_its_tokens():
+    kv = KVCacheManager([group()], 1)
+    _, pages = admit(kv, list(range(9)))
+    assert len(pages.tables[0]) == 3
+    assert pages.num_slots == 12
+
+
+def test_only_full_acknowledged_pages_are_found():
+    kv = KVCacheManager([group()], 1)
+    tokens = list(range(12))
+    _, pages = admit(kv, tokens)
+    kv.publish(pages, 7)
+    assert kv.find_prefix(PageHashes(tokens, ""), 0, 11).num_tokens == 4
+
+
+def test_partitions_do_not_share():
+    kv = KVCacheManager([group()], 2)
+    leave_cached(kv, list(range(8)), partition=1)
+    hashes = PageHashes(list(range(8)), "")
+    assert [kv.find_prefix(hashes, partition, 8).num_tokens for partition in range(2)] == [0, 8]
+
+
+def test_allocation_is_all_or_nothing_over_groups():
+    kv = KVCacheManager([group(num_pages=16), group(num_pages=2)], 1)
+    _, pages = admit(kv, list(range(8)))
+    before = kv.counts()
+    assert kv.grow(pages, 9) is None
+    assert kv.counts() == before
+
+
+def test_a_hit_ends_at_a_boundary_of_every_group():
+    kv = KVCacheManager([group(page_tokens=2), group(page_tokens=6)], 1)
+    leave_cached(kv, list(range(18)))
+    assert kv.find_prefix(PageHashes(list(range(17)), ""), 0, 16).num_tokens == 12
+
+
+def test_a_window_drops_what_it_left_and_keeps_the_rest():
+    kv = KVCacheManager([group(window=6)], 1)
+    _, pages = admit(kv, list(range(16)))
+    kv.grow(pages, 16)
+    assert kv.trim(pages, 15) == [(0, 2)]
+    assert pages.tables[0][:2] == [NO_PAGE, NO_PAGE]
+    assert pages.num_pages == 2
+    kv.check_integrity()
+
+
+def test_a_checkpoint_needs_the_pages_of_the_last_window_only():
+    kv = KVCacheManager([group(), group(window=4)], 1)
+    tokens = list(range(16))
+    _, pages = admit(kv, tokens)
+    for computed in (4, 8, 12, 16):
+        kv.grow(pages, computed)
+        kv.publish(pages, computed)
+        kv.trim(pages, computed)
+    kv.release(pages)
+    hit = kv.find_prefix(PageHashes(tokens, ""), 0, 15)
+    assert hit.num_tokens == 12
+    assert hit.tables[1][:2] == (NO_PAGE, NO_PAGE)
+
+
+def test_a_prefix_whose_window_was_evicted_is_shorter():
+    kv = KVCacheManager([group(num_pages=16), group(num_pages=4, window=4)], 1)
+    leave_cached(kv, list(range(16)))
+    evicting = KVCacheManager([group(num_pages=16), group(num_pages=4, window=4)], 1)
+    leave_cached(evicting, list(range(16)))
+    _, other = admit(evicting, [50, 51, 52])
+    assert kv.find_prefix(PageHashes(list(range(16)), ""), 0, 15).num_tokens == 12
+    assert evicting.find_prefix(PageHashes(list(range(16)), ""), 0, 16).num_tokens == 12
+    evicting.grow(other, 8)
+    assert evicting.find_prefix(PageHashes(list(range(16)), ""), 0, 16).num_tokens == 8
+
+
+def test_the_watermark_is_kept_for_running_sequences():
+    kv = KVCacheManager([group(num_pages=200)], 1, watermark=0.01)
+    hashes = PageHashes(list(range(4 * 199)), "")
+    hit = kv.find_prefix(hashes, 0, 0)
+    assert kv.fits(hit, 4 * 199, keep_reserve=False)
+    assert not kv.fits(hit, 4 * 199, keep_reserve=True)
+    assert kv.fits(hit, 4 * 198, keep_reserve=True)
+
+
+def test_pages_of_a_hit_are_not_counted_as_available():
+    kv = KVCacheManager([group(num_pages=4)], 1)
+    leave_cached(kv, list(range(12)))
+    hashes = PageHashes([*range(12), 90, 91], "")
+    hit = kv.find_prefix(hashes, 0, 13)
+    assert hit.num_tokens == 12
+    assert kv.fits(hit, 16, keep_reserve=False)
+    assert not kv.fits(hit, 17, keep_reserve=False)
+
+
+def test_a_forgotten_cache_is_free():
+    kv = KVCacheManager([group()], 1)
+    leave_cached(kv, list(range(8)))
+    assert kv.forget_cached() == 2
+    assert kv.counts().free == 16
+
+
+def test_a_sliding_group_limits_the_length_only_when_its_window_can_not_advance():
+    assert max_sequence_length([group(num_pages=10)]) == 40
+    assert max_sequence_length([group(num_pages=10), group(num_pages=4, window=8)]) == 40
+    assert max_sequence_length([group(num_pages=10), group(num_pages=3, window=8)]) == 12
