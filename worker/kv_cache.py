@@ -1,8 +1,10 @@
 """The tensors that hold keys and values."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,10 +60,17 @@ def allocate_cache(specs: Sequence[CacheGroupSpec], num_pages: Sequence[int], nu
     for spec, pages in zip(specs, num_pages, strict=True):
         shape = (pages * num_partitions + _NUM_SCRATCH_PAGES, spec.page_tokens, spec.num_kv_heads, spec.head_dim)
         for layer in spec.layers:
-            tensors[layer] = (torch.zeros(shape, dtype=spec.dtype, device=device), torch.zeros(shape, dtype=spec.dtype, device=device))
+            tensors[layer] = (_zeros(shape, spec.dtype, device), _zeros(shape, spec.dtype, device))
     return KVCache(
         keys=tuple(tensors[layer][0] for layer in sorted(tensors)),
         values=tuple(tensors[layer][1] for layer in sorted(tensors)),
         groups=tuple(spec.sized(pages) for spec, pages in zip(specs, num_pages, strict=True)),
         scratch_slots=tuple(pages * num_partitions * spec.page_tokens for spec, pages in zip(specs, num_pages, strict=True)),
     )
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; in host memory they cost nothing until they are written to, whereas torch.zeros touches every page at once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

@@ -59,11 +59,8 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
 
 
 def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None) -> KVCache:
-    if num_pages is None:
-        demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens, limits.num_partitions)
-        pages = size_pool(model.cache_groups, demand, device.free_bytes())
-    else:
-        pages = (num_pages,) * len(model.cache_groups)
+    demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens, limits.num_partitions)
+    pages = size_pool(model.cache_groups, demand, device.free_bytes(), num_pages)
     try:
         return model.allocate_cache(pages, limits.num_partitions)
     except (RuntimeError, MemoryError):
