@@ -1,6 +1,7 @@
 """The identity of everything that decides the bits of a result."""
 
 import hashlib
+from pathlib import Path
 
 import torch
 
@@ -9,11 +10,14 @@ from kernels import ops
 # Decide how work is divided, which the row tile makes irrelevant, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
+# What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
+_CODE = ("kernels", "worker/layers", "worker/models", "worker/sampler.py", "worker/ranking.py", "worker/philox.py")
+
 
 def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
     """Two workers with the same id and the same weights compute the same bits.
 
-    For example "bfloat16/torch-2.13.0/cpu-avx512-1f0c22ab/tile-2/torch".
+    For example "bfloat16/torch-2.13.0/cpu-avx512-1f0c22ab/tile-2/torch/code-0f3e9a41".
     """
     parts = (
         str(dtype).removeprefix("torch."),
@@ -21,6 +25,7 @@ def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
         _describe_device(device),
         f"tile-{row_tile}",
         ops.kernel_set(),
+        f"code-{_digest_of_code()}",
     )
     return "/".join(parts)
 
@@ -36,3 +41,13 @@ def _digest_of_cpu() -> str:
     """The math libraries choose kernels and blocking by instruction sets, vendor and cache sizes."""
     capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
     return hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]
+
+
+def _digest_of_code() -> str:
+    """A sequence must not go on under another version of the code that computed its tokens."""
+    root = Path(__file__).parents[1]
+    files = [file for part in _CODE for file in ([root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py")))]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]

@@ -7,10 +7,10 @@ from worker.numerics import numerics_id
 CPU = torch.device("cpu")
 
 
-def test_numerics_id_names_type_library_device_and_tile() -> None:
-    dtype, library, device, tile, kernels = numerics_id(torch.bfloat16, CPU, 2).split("/")
+def test_numerics_id_names_type_library_device_tile_and_code() -> None:
+    dtype, library, device, tile, kernels, code = numerics_id(torch.bfloat16, CPU, 2).split("/")
     assert (dtype, library, tile) == ("bfloat16", f"torch-{torch.__version__}", "tile-2")
-    assert device.startswith("cpu-") and kernels
+    assert device.startswith("cpu-") and kernels and code.startswith("code-")
 
 
 def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
