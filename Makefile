@@ -24,7 +24,7 @@ INSTALLED := $(VENV)/.installed
 GENERATED := build/protos.stamp
 KERNELS := build/kernels.stamp
 READY := $(INSTALLED) $(GENERATED) $(KERNELS)
-# The model directory; converting the demo model takes half a minute, once.
+# The model directory; the demo model is converted once.
 MODEL_DIR = $$(if [ -n "$(MODEL)" ]; then echo "$(MODEL)"; else $(PY) scripts/prepare_demo_model.py; fi)
 
 .PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all bench bench-scheduler demo serve-control serve-worker check clean
@@ -80,7 +80,7 @@ test-fast: $(READY) ## Run the tests that take no more than seconds
 	$(PY) -m pytest -m "not slow"
 
 test-all: $(READY) ## Run the tests with many more random examples
-	HYPOTHESIS_PROFILE=thorough $(PY) -m pytest
+	$(PY) -m pytest --hypothesis-profile=thorough --timeout 1200
 
 check: lint typecheck proto-check test ## What CI runs
 

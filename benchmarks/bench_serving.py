@@ -1,0 +1,65 @@
+"""Serving against transformers on the same checkpoint, and two processes against one: python -m benchmarks.bench_serving
+
+Every round measures all of them, one after the other, so that their ratios hold on a machine whose speed drifts.
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.one_process import OneProcess
+from benchmarks.transformers_batch import TransformersBatch
+from benchmarks.two_processes import TwoProcesses
+from scripts.prepare_demo_model import prepare_demo_model
+
+Measure = Callable[[int, int, int], float]
+
+_COLUMNS = ("streams", "transformers", "one process", "two processes", "two / transformers", "two / one")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description="Serving against transformers on the same checkpoint, and two processes against one.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, help="model directory; default: the demo model")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32], help="sequences at once")
+    parser.add_argument("--prompt-tokens", type=int, default=64, help="tokens of each prompt")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of each answer")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after one that is not counted")
+    options = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = options.model or prepare_demo_model()
+    peer = TransformersBatch(model)
+    with TwoProcesses(model) as apart, OneProcess(model) as together:
+        for name, seconds in apart.seconds_to_ready.items():
+            print(f"{name} serves after {seconds:.1f} s")
+        print(
+            f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n"
+        )
+        print("  ".join(_COLUMNS))
+        measures = (peer.tokens_per_second, together.tokens_per_second, apart.tokens_per_second)
+        for streams in options.streams:
+            rounds = [_round(measures, streams, options.prompt_tokens, options.max_tokens) for _ in range(options.rounds + 1)]
+            _report(streams, rounds[1:])
+
+
+def _round(measures: Sequence[Measure], streams: int, prompt_tokens: int, max_tokens: int) -> list[float]:
+    return [measure(streams, prompt_tokens, max_tokens) for measure in measures]
+
+
+def _report(streams: int, rounds: list[list[float]]) -> None:
+    rates = [statistics.median(each) for each in zip(*rounds, strict=True)]
+    by_peer = statistics.median(apart / peer for peer, _, apart in rounds)
+    by_one = statistics.median(apart / together for _, together, apart in rounds)
+    figures = (str(streams), *(f"{rate:.1f}" for rate in rates), f"{by_peer:.2f}", f"{by_one:.2f}")
+    print("  ".join(figure.rjust(len(column)) for figure, column in zip(figures, _COLUMNS, strict=True)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

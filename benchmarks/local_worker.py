@@ -1,0 +1,81 @@
+"""A worker in the process of the engine: the same frames, without a wire between the planes."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from control_plane.core.step import Step, WorkerDescription
+from control_plane.edge.worker_link.frames import describe, step_frame
+from control_plane.edge.worker_link.mirror import LaneMirror
+from control_plane.edge.worker_link.results import sampled_columns, step_result
+from control_plane.engine.ports import WorkerEvents
+from pypto_serving.worker.v1 import worker_pb2
+from worker import frames
+from worker.config import read_config
+from worker.device_thread import ProgressCounter
+from worker.loaded_runner import LoadedRunner, load_runner
+
+
+class LocalWorker:
+    """Implements ports.Worker with a runner on a thread of its own, which the caller's `executor` is."""
+
+    def __init__(self, loaded: LoadedRunner, executor: ThreadPoolExecutor, events: WorkerEvents, name: str = "local") -> None:
+        self._runner = loaded.runner
+        self._executor = executor
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._limits = _limits(loaded, name)
+        welcome = frames.encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
+        self._description = describe(name, welcome)
+        self._mirror = LaneMirror(self._description.max_lanes, len(self._description.cache_groups))
+
+    @property
+    def description(self) -> WorkerDescription:
+        """See ports.Worker."""
+        return self._description
+
+    def submit(self, step: Step) -> None:
+        """See ports.Worker."""
+        self._executor.submit(self._execute, step_frame(step, epoch=1).step)
+
+    def reset(self) -> None:
+        """See ports.Worker."""
+        self._executor.submit(self._reset)
+
+    def _reset(self) -> None:
+        self._runner.reset()
+        self._mirror.clear()
+        self._loop.call_soon_threadsafe(self._events.reset_done, self)
+
+    def _execute(self, frame: worker_pb2.Step) -> None:
+        output = self._runner.execute(frames.decode_step(frame, self._limits))
+        self._loop.call_soon_threadsafe(self._deliver, frame, frames.encode_result(output, device_us=0, idle_us=0))
+
+    def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult) -> None:
+        self._mirror.apply(step)
+        sampled = sampled_columns(message, self._description.max_lanes, self._description.vocab_size)
+        self._mirror.take(sampled)
+        assert self._mirror.digest == message.digest, f"step {message.step_id}: the states differ"
+        self._events.step_done(self, step_result(message, sampled, self._mirror.prompts))
+
+
+def load_local_runner(model: Path, flags: Sequence[str] = ()) -> LoadedRunner:
+    """Load a runner as `python -m worker --model MODEL FLAGS` does; to be called on the thread that will own the device."""
+    return load_runner(read_config(["--model", str(model), "--device", "cpu", *flags]), ProgressCounter())
+
+
+def _limits(loaded: LoadedRunner, name: str) -> frames.WorkerDescription:
+    return frames.WorkerDescription(
+        incarnation=name,
+        model_fingerprint=loaded.model_fingerprint,
+        numerics_id=loaded.numerics_id,
+        vocab_size=loaded.limits.vocab_size,
+        max_model_len=loaded.limits.max_model_len,
+        max_lanes=loaded.limits.max_lanes,
+        max_step_tokens=loaded.limits.max_step_tokens,
+        max_steps_in_flight=2,
+        lease_seconds=10.0,
+        num_partitions=loaded.limits.num_partitions,
+        cache_groups=loaded.cache_groups,
+    )

@@ -1,0 +1,70 @@
+"""A control plane and a worker as users run them, loaded by `python -m clients bench`."""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+
+class TwoProcesses:
+    """Both processes with their defaults, on free ports. Use it as a context manager."""
+
+    def __init__(self, model: Path) -> None:
+        self._stack = ExitStack()
+        port, announce_port, worker_port, self._metrics_port, worker_metrics_port = _free_ports(5)
+        self._target = f"127.0.0.1:{port}"
+        self.seconds_to_ready: dict[str, float] = {}
+        worker = ["worker", "--device", "cpu", "--port", worker_port, "--metrics-port", worker_metrics_port]
+        control = ["control_plane", "--port", port, "--announce-port", announce_port, "--metrics-port", self._metrics_port]
+        self._start([*worker, "--model", str(model)])
+        self._start([*control, "--model", str(model), "--worker", f"127.0.0.1:{worker_port}"])
+        subprocess.run(
+            [sys.executable, "-m", "clients", "health", "--wait", "120", "--target", self._target], check=True, stdout=subprocess.DEVNULL
+        )
+
+    def __enter__(self) -> "TwoProcesses":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _start(self, arguments: list[str]) -> None:
+        """Start a module of ours and note how long it takes until it serves."""
+        begun = time.perf_counter()
+        process = subprocess.Popen([sys.executable, "-m", *arguments, "--log-format", "json"], stderr=subprocess.PIPE, text=True)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.terminate)
+        assert process.stderr is not None
+        lines = [process.stderr.readline()]
+        while '"message": "serving"' not in lines[-1]:
+            assert lines[-1], "".join(lines)
+            lines.append(process.stderr.readline())
+        self.seconds_to_ready[arguments[0]] = time.perf_counter() - begun
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+
+    def tokens_per_second(self, streams: int, prompt_tokens: int, max_tokens: int) -> float:
+        """Generated tokens per second of `streams` greedy requests of fixed lengths that begin together; the server's counts must agree."""
+        return float(self.load(streams, prompt_tokens, max_tokens)["summary"]["output_tokens_per_second"])
+
+    def load(self, streams: int, prompt_tokens: int, max_tokens: int) -> dict[str, Any]:
+        """One level of the load generator, as it reports it."""
+        with tempfile.NamedTemporaryFile("r", suffix=".json") as report:
+            lengths = ["--prompt-tokens", str(prompt_tokens), "--max-tokens", str(max_tokens)]
+            amount = ["--concurrency", str(streams), "--requests", str(streams), "--warmup", "1", "--seed", str(time.time_ns() % 2**31)]
+            checks = ["--metrics", f"http://127.0.0.1:{self._metrics_port}/metrics", "--json", report.name]
+            command = [sys.executable, "-m", "clients", "bench", "--target", self._target, *lengths, *amount, *checks]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            (level,) = json.load(report)["levels"]
+            return dict(level)
+
+
+def _free_ports(count: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [str(each.getsockname()[1]) for each in sockets]
