@@ -5,6 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile("default")
 
 
 @pytest.fixture(scope="session")
