@@ -76,7 +76,8 @@ class _Client:
     def _admit(self, lane):
         token_ids = self._draw(st.lists(st.integers(0, _VOCAB - 1), min_size=1, max_size=12))
         final_length = len(token_ids) + self._draw(st.integers(0, 6))
-        pages = [[free.pop() for _ in range(-(-len(token_ids) // _PAGE))] for free in self._free_pages]
+        num_pages = self._draw(st.integers(0, -(-len(token_ids) // _PAGE)))  # the others come by growth
+        pages = [[free.pop() for _ in range(num_pages)] for free in self._free_pages]
         end_token_ids = tuple(self._draw(st.sets(st.integers(0, _VOCAB - 1), max_size=3)))
         self._generation += 1
         state = _Lane(self._generation, token_ids, final_length, len(token_ids) + self._draw(st.integers(0, 3)), end_token_ids, pages)
