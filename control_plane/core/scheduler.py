@@ -13,7 +13,7 @@ from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
 
 #: Waiting sequences that one pass looks at in vain; bounds its cost.
-_MAX_PASSED = 16
+_MAX_PASSED = 8
 
 #: A running sequence weighs as much as so many tokens that wait to be computed.
 _SEQUENCE_WEIGHT = 16

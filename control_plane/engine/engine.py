@@ -113,17 +113,28 @@ class Engine:
             self._reset(worker, "step not sent")
 
     def _publish(self, now: float) -> None:
-        for sequence in self._scheduler.take_started():
-            self._stats.started(sequence)
-        self._stats.tell(self._scheduler.counters)
+        outputs = self._requests.take_outputs()
+        if outputs:
+            self._guard(lambda: self._sink.publish(outputs))
+        self._guard(self._tell_stats)
         self._gauges_stale = True
         if now - self._gauges_time >= self._options.gauge_seconds:
             self._take_gauges(now)
-        outputs = self._requests.take_outputs()
-        if outputs:
-            self._sink.publish(outputs)
         if self._requests.draining and not self._requests:
             self._drained.set()
+
+    def _tell_stats(self) -> None:
+        for sequence in self._scheduler.take_started():
+            self._stats.started(sequence)
+        self._stats.tell(self._scheduler.counters)
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Let nobody whom we tell something stop the loop."""
+        try:
+            call()
+        except Exception:
+            _logger.exception("a listener of the engine failed")
+            self._healthy = False
 
     def _recover(self) -> None:
         """Go on after a defect of ours that no request can be blamed for: all of them end, and everybody starts from nothing."""
@@ -133,7 +144,7 @@ class Engine:
         self._requests.abandon()
         self._scheduler.abandon()
         for worker in self._replicas:
-            worker.reset()
+            self._guard(worker.reset)
 
     # Requests
 

@@ -71,8 +71,8 @@ class LiveRequests:
         endings = [live.add(choice) for choice in spec.choices]
         for generation, ending in endings:
             sequence = generation.sequence
-            self._generations[sequence] = generation
             self._scheduler.submit(sequence, now)
+            self._generations[sequence] = generation
             if sequence.sampling.prompt_logprobs is not None and not sequence.lacks_prompt_logprobs:
                 self._tell_prompt_logprobs(sequence)
             if ending:

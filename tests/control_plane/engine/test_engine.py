@@ -250,6 +250,32 @@ def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
     assert bench.engine.snapshot().gauges.healthy
 
 
+def test_listeners_that_fail_do_not_stop_the_loop(monkeypatch):
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    bench.run(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.metrics, "observe", lambda observed: 1 / 0)
+        bench.worker.run_step()
+        bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.worker.run_step()
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
+def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.worker, "submit", lambda step: 1 / 0)
+        bench.turn()
+    assert bench.worker.num_resets == 1
+    bench.worker.finish_reset()
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
 def test_a_full_queue_refuses_with_numbers_and_a_time():
     bench = Bench(describe(max_lanes=1), engine_options=EngineOptions(max_queued_requests=2))
     for name in "abcd":
