@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pypto_serving.process import argument_types as types
 from pypto_serving.process.options import add_log_options, argument_parser
 from pypto_serving.process.start_up import StartUpError
 
@@ -65,27 +66,39 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("auto", "npu", "cuda", "cpu"), default="auto", help="auto: the first of the others that is there"
     )
-    parser.add_argument("--device-index", type=_count, default=0, metavar="N", help="which device of that kind")
+    parser.add_argument("--device-index", type=types.count, default=0, metavar="N", help="which device of that kind")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
-    parser.add_argument("--threads", type=_positive, default=_num_cores(), metavar="N", help="CPU threads: cores / workers on this machine")
+    parser.add_argument(
+        "--threads", type=types.positive, default=_num_cores(), metavar="N", help="CPU threads: cores / workers on this machine"
+    )
 
 
 def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-lanes", type=_positive, default=256, metavar="N", help="most sequences held at once")
-    parser.add_argument("--max-step-tokens", type=_positive, default=512, metavar="N", help="most tokens in a step")
-    parser.add_argument("--max-steps-in-flight", type=_positive, default=2, metavar="N", help="most steps sent and not yet answered")
-    parser.add_argument("--max-model-len", type=_positive, metavar="N", help="most tokens of a sequence; default: what the model supports")
-    parser.add_argument("--num-pages", type=_positive, metavar="N", help="pages of the KV cache; default: what free memory allows")
-    parser.add_argument("--page-tokens", type=_positive, default=16, metavar="N", help="tokens per page")
+    parser.add_argument("--max-lanes", type=types.positive, default=256, metavar="N", help="most sequences held at once")
+    parser.add_argument("--max-step-tokens", type=types.positive, default=512, metavar="N", help="most tokens in a step")
+    parser.add_argument("--max-steps-in-flight", type=types.positive, default=2, metavar="N", help="most steps sent and not yet answered")
+    parser.add_argument(
+        "--max-model-len", type=types.positive, metavar="N", help="most tokens of a sequence; default: what the model supports"
+    )
+    parser.add_argument("--num-pages", type=types.positive, metavar="N", help="pages of the KV cache; default: what free memory allows")
+    parser.add_argument("--page-tokens", type=types.positive, default=16, metavar="N", help="tokens per page")
 
 
 def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=_port, default=50061, help="gRPC port; 0: any free one")
-    parser.add_argument("--metrics-port", type=_port, default=9401, help="port of /metrics; 0: any free one")
-    parser.add_argument("--lease-seconds", type=_seconds, default=10.0, metavar="S", help="an owner silent for this long loses the worker")
-    parser.add_argument("--drain-seconds", type=_seconds, default=30.0, metavar="S", help="longest time to finish sequences after SIGTERM")
-    parser.add_argument("--announce", type=_address, metavar="HOST:PORT", help="control plane to announce this worker to")
+    parser.add_argument("--port", type=types.port, default=50061, help="gRPC port; 0: any free one")
+    parser.add_argument("--metrics-port", type=types.port, default=9401, help="port of /metrics; 0: any free one")
+    parser.add_argument(
+        "--lease-seconds",
+        type=types.positive_seconds,
+        default=10.0,
+        metavar="S",
+        help="an owner silent for this long loses the worker",
+    )
+    parser.add_argument(
+        "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="longest time to finish sequences after SIGTERM"
+    )
+    parser.add_argument("--announce", type=types.address, metavar="HOST:PORT", help="control plane to announce this worker to")
     parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")
 
 
@@ -99,38 +112,3 @@ def _check(config: WorkerConfig) -> None:
         raise StartUpError(f"--model {config.model}: no such directory")
     if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
         raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")
-
-
-def _count(text: str) -> int:
-    return _integer(text, 0, 2**31 - 1)
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1, 2**31 - 1)
-
-
-def _port(text: str) -> int:
-    return _integer(text, 0, 65535)
-
-
-def _integer(text: str, low: int, high: int) -> int:
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer from {low} to {high}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds <= 86400.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0 and up to 86400")
-    return seconds
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not host:port")
-    return text

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import secrets
-import signal
 import socket
 import time
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.announce import Announcer
 from worker.channel_options import SERVER_OPTIONS
@@ -33,19 +33,6 @@ _log = logging.getLogger(__name__)
 _SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _IDLE_POLL_SECONDS = 0.05
 _STOP_SECONDS = 1.0
-
-
-class StopRequests:
-    """SIGTERM and SIGINT: the first one asks to drain, the second one to stop at once."""
-
-    def __init__(self) -> None:
-        self.drain = asyncio.Event()
-        self.at_once = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._take)
-
-    def _take(self) -> None:
-        (self.at_once if self.drain.is_set() else self.drain).set()
 
 
 class WorkerServer:
@@ -91,6 +78,7 @@ class WorkerServer:
 async def run_worker(config: WorkerConfig, device: DeviceThread, progress: ProgressCounter) -> int:
     """Serve until a signal comes or the device fails; returns the exit code. Raises StartUpError when the worker can not start."""
     stop = StopRequests()
+    stop.listen()
     started_at = time.monotonic()
     async with AsyncExitStack() as cleanup:
         check_port(config.host, config.port)

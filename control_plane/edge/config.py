@@ -1,7 +1,6 @@
 """Configuration of a control plane, read once and passed down as values."""
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.engine.options import EngineOptions
+from pypto_serving.process import argument_types as types
 from pypto_serving.process.options import add_log_options, argument_parser
 
 _SCHEDULER = SchedulerOptions()
@@ -70,19 +70,21 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=_port, default=50051, help="port for clients; 0: any free port")
-    parser.add_argument("--metrics-port", type=_port, default=9400, metavar="PORT", help="port of /metrics; 0: any free port")
-    parser.add_argument("--announce-port", type=_port, default=50052, metavar="PORT", help="port for workers that announce themselves")
-    parser.add_argument("--admin-port", type=_port, metavar="PORT", help="port of the admin service, on 127.0.0.1 only; default: off")
-    parser.add_argument("--worker", type=_address, action="append", default=[], metavar="HOST:PORT", help="worker to dial; can be repeated")
+    parser.add_argument("--port", type=types.port, default=50051, help="port for clients; 0: any free port")
+    parser.add_argument("--metrics-port", type=types.port, default=9400, metavar="PORT", help="port of /metrics; 0: any free port")
+    parser.add_argument("--announce-port", type=types.port, default=50052, metavar="PORT", help="port for workers that announce themselves")
+    parser.add_argument("--admin-port", type=types.port, metavar="PORT", help="port of the admin service, on 127.0.0.1 only; default: off")
+    parser.add_argument(
+        "--worker", type=types.address, action="append", default=[], metavar="HOST:PORT", help="worker to dial; can be repeated"
+    )
     parser.add_argument("--takeover", action="store_true", help="take workers over although another control plane's lease still runs")
     parser.add_argument(
-        "--drain-seconds", type=_seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
+        "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
     )
 
 
 def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
-    count: dict[str, Any] = {"type": _positive, "metavar": "N"}
+    count: dict[str, Any] = {"type": types.positive, "metavar": "N"}
     parser.add_argument("--max-queued-requests", **count, default=_ENGINE.max_queued_requests, help="most requests that wait")
     parser.add_argument("--max-queued-tokens", **count, default=_ENGINE.max_queued_tokens, help="most prompt tokens that wait")
     parser.add_argument("--max-num-seqs", **count, default=_SCHEDULER.max_sequences, help="most sequences that run on one worker")
@@ -92,7 +94,7 @@ def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="reuse the KV of equal prefixes")
     parser.add_argument(
         "--worker-grace-seconds",
-        type=_seconds,
+        type=types.seconds,
         default=_SCHEDULER.grace_seconds,
         metavar="S",
         help="how long a request waits for a worker before it ends with UNAVAILABLE",
@@ -133,31 +135,3 @@ def _config(values: argparse.Namespace) -> Config:
         log_format=values.log_format,
         log_level=values.log_level,
     )
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is not a port, must be from 0 to 65535")
-    return port
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too small, must be at least 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a time, must be 0 or more seconds")
-    return value
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not host:port")
-    return text

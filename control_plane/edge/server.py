@@ -26,9 +26,9 @@ from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.service.request_stream import LiveRequests
-from control_plane.edge.stop_requests import StopRequests
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ControlPlane:
         self._engine_metrics = EngineRecorder()
         self._link_metrics = LinkRecorder()
         self._context_limit = ContextLimit(config.scheduler.grace_seconds, config.engine.max_queued_requests)
-        self.ports: dict[str, int] = {}  # by name; empty until everything is served
+        self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 
     async def run(self) -> int:
         """Serve until told to stop; returns the exit code. Raises StartUpError when it can not start."""
@@ -62,16 +62,17 @@ class ControlPlane:
             endpoint = serve_metrics(self._metrics(engine), config.host, config.metrics_port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
-            ports = {"port": server.port, "metrics_port": endpoint.port, "announce_port": await engine.start(live)}
+            ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
             encoder = PromptEncoder(model)
             cleanup.callback(encoder.close)
             await server.start(self._service(model, encoder, live, engine), self._context_limit, lambda: engine.gauges)
             if config.admin_port is not None:
-                ports["admin_port"] = await self._start_admin(config.admin_port, engine, cleanup)
+                ports["admin"] = await self._start_admin(config.admin_port, engine, cleanup)
             gc.collect()
             gc.freeze()
             seconds = round(time.monotonic() - started_at, 2)
-            _log.info("serving", extra={"host": config.host, **ports, "model": model.name, "seconds": seconds})
+            addresses = {name: f"{config.host}:{port}" for name, port in ports.items()}
+            _log.info("serving", extra={**addresses, "model": model.name, "seconds": seconds})
             self.ports = ports
             return await self._serve(server, engine, live)
 

@@ -14,12 +14,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from control_plane.edge.config import read_config
 from control_plane.edge.server import ControlPlane
-from control_plane.edge.stop_requests import StopRequests
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.wire.fingerprint import fingerprint_model
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -45,8 +45,8 @@ class RunningControlPlane:
             if self.task.done():
                 self.task.result()
 
-    def channel(self, port: str = "port") -> grpc.aio.Channel:
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.plane.ports[port]}"))
+    def channel(self, purpose: str = "address") -> grpc.aio.Channel:
+        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.plane.ports[purpose]}"))
         return self.channels[-1]
 
     async def health_becomes(self, status: int) -> None:
@@ -124,7 +124,7 @@ async def test_the_admin_service_shows_and_steers(model: Path, worker: FakeWorke
     async with running(model, "--worker", worker.address) as server:
         await server.health_becomes(SERVING)
         await generate(server, max_tokens=20)
-        admin = admin_pb2_grpc.AdminServiceStub(server.channel("admin_port"))
+        admin = admin_pb2_grpc.AdminServiceStub(server.channel("admin"))
         (state,) = (await admin.GetState(admin_pb2.GetStateRequest(with_sequences=True))).workers
         assert (state.address, state.epoch, state.num_running) == (worker.address, 1, 0)
         await admin.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest())
@@ -188,10 +188,10 @@ async def test_ops_08_reflection_lists_our_service_and_health(model: Path) -> No
 
 async def test_ops_06_a_taken_port_is_one_clear_line(model: Path) -> None:
     async with running(model) as first:
-        for flag in ("port", "metrics_port", "announce_port", "admin_port"):
-            port = first.plane.ports[flag]
+        for flag, purpose in {"port": "address", "metrics-port": "metrics", "announce-port": "announce", "admin-port": "admin"}.items():
+            port = first.plane.ports[purpose]
             with pytest.raises(StartUpError, match=str(port)):
-                async with running(model, f"--{flag.replace('_', '-')}", str(port)):
+                async with running(model, f"--{flag}", str(port)):
                     pass
 
 

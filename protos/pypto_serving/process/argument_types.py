@@ -1,0 +1,57 @@
+"""Types of command line arguments, for `type=` of argparse; a refusal names the value and what is allowed."""
+
+import argparse
+
+_MAX_INT = 2**31 - 1
+_MAX_SECONDS = 86400.0
+
+
+def count(text: str) -> int:
+    """An integer from 0."""
+    return _integer(text, 0, _MAX_INT)
+
+
+def positive(text: str) -> int:
+    """An integer from 1."""
+    return _integer(text, 1, _MAX_INT)
+
+
+def port(text: str) -> int:
+    """A port; 0 means any free one."""
+    return _integer(text, 0, 65535)
+
+
+def seconds(text: str) -> float:
+    """A time from 0 to a day."""
+    value = _number(text)
+    if not 0.0 <= value <= _MAX_SECONDS:  # false for NaN
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to {_MAX_SECONDS:.0f}")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """A time above 0 and up to a day."""
+    if _number(text) <= 0.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return seconds(text)
+
+
+def address(text: str) -> str:
+    """host:port."""
+    host, _, number = text.rpartition(":")
+    if not host or not number.isdecimal() or not 0 < int(number) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not host:port")
+    return text
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+
+
+def _integer(text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+        raise argparse.ArgumentTypeError(f"{text} is not an integer from {low} to {high}")
+    return int(text)

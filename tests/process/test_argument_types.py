@@ -1,0 +1,44 @@
+import argparse
+from collections.abc import Callable
+
+import pytest
+
+from pypto_serving.process import argument_types as types
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (types.count, "0", 0),
+        (types.positive, "1", 1),
+        (types.port, "65535", 65535),
+        (types.seconds, "0", 0.0),
+        (types.positive_seconds, "0.5", 0.5),
+        (types.address, "[::1]:80", "[::1]:80"),
+    ],
+)
+def test_accepts(kind: Callable[[str], object], text: str, value: object) -> None:
+    assert kind(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (types.count, "-1"),
+        (types.positive, "0"),
+        (types.positive, "2147483648"),
+        (types.port, "65536"),
+        (types.port, "http"),
+        (types.seconds, "-1"),
+        (types.seconds, "nan"),
+        (types.seconds, "soon"),
+        (types.positive_seconds, "0"),
+        (types.positive_seconds, "nan"),
+        (types.address, "localhost"),
+        (types.address, ":80"),
+        (types.address, "host:0"),
+    ],
+)
+def test_a_refusal_names_the_value(kind: Callable[[str], object], text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^{text}"):
+        kind(text)
