@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from pypto_serving.wire.columns import Floats, Ids
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
