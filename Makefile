@@ -14,6 +14,9 @@ ARGS ?=
 # A package index with the PyTorch build of your choice; empty: the default index.
 TORCH_INDEX ?=
 
+# gRPC's own log lines would stand between ours.
+export GRPC_VERBOSITY ?= NONE
+
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PROTOS := $(shell find protos -name '*.proto')

@@ -25,7 +25,7 @@ class LocalWorker:
         self._executor = executor
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._limits = _limits(loaded, name)
+        self._limits = loaded.describe(name, max_steps_in_flight=2, lease_seconds=10.0)
         welcome = frames.encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
         self._description = describe(name, welcome)
         self._mirror = LaneMirror(self._description.max_lanes, len(self._description.cache_groups))
@@ -63,19 +63,3 @@ class LocalWorker:
 def load_local_runner(model: Path, flags: Sequence[str] = ()) -> LoadedRunner:
     """Load a runner as `python -m worker --model MODEL FLAGS` does; to be called on the thread that will own the device."""
     return load_runner(read_config(["--model", str(model), "--device", "cpu", *flags]), ProgressCounter())
-
-
-def _limits(loaded: LoadedRunner, name: str) -> frames.WorkerDescription:
-    return frames.WorkerDescription(
-        incarnation=name,
-        model_fingerprint=loaded.model_fingerprint,
-        numerics_id=loaded.numerics_id,
-        vocab_size=loaded.limits.vocab_size,
-        max_model_len=loaded.limits.max_model_len,
-        max_lanes=loaded.limits.max_lanes,
-        max_step_tokens=loaded.limits.max_step_tokens,
-        max_steps_in_flight=2,
-        lease_seconds=10.0,
-        num_partitions=loaded.limits.num_partitions,
-        cache_groups=loaded.cache_groups,
-    )

@@ -10,6 +10,7 @@ from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
 from worker.device_thread import ProgressCounter
+from worker.frames import WorkerDescription
 from worker.kv_cache import KVCache
 from worker.kv_pool import PoolDemand, size_pool
 from worker.limits import RunnerLimits
@@ -31,6 +32,22 @@ class LoadedRunner:
     numerics_id: str
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_bytes: int
+
+    def describe(self, incarnation: str, max_steps_in_flight: int, lease_seconds: float) -> WorkerDescription:
+        """What a handshake says about a worker with this runner."""
+        return WorkerDescription(
+            incarnation=incarnation,
+            model_fingerprint=self.model_fingerprint,
+            numerics_id=self.numerics_id,
+            vocab_size=self.limits.vocab_size,
+            max_model_len=self.limits.max_model_len,
+            max_lanes=self.limits.max_lanes,
+            max_step_tokens=self.limits.max_step_tokens,
+            max_steps_in_flight=max_steps_in_flight,
+            lease_seconds=lease_seconds,
+            num_partitions=self.limits.num_partitions,
+            cache_groups=self.cache_groups,
+        )
 
 
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:

@@ -23,7 +23,6 @@ from worker.announce import Announcer
 from worker.channel_options import SERVER_OPTIONS
 from worker.config import WorkerConfig
 from worker.device_thread import DeviceThread, ProgressCounter
-from worker.frames import WorkerDescription
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.metrics import WorkerMetrics
 from worker.servicer import WorkerServicer
@@ -90,7 +89,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         if not await _completed_before(loading, stop):
             return 0
         loaded = loading.result()
-        description = _describe(config, loaded)
+        description = loaded.describe(secrets.token_hex(8), config.max_steps_in_flight, config.lease_seconds)
         servicer = WorkerServicer(description, device, progress, metrics)
         device.serve(loaded.runner, servicer)
         load_seconds = time.monotonic() - started_at
@@ -142,22 +141,6 @@ async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopReque
     await server.stop("the worker was told to stop")
     _log.info("stopped")
     return 0
-
-
-def _describe(config: WorkerConfig, loaded: LoadedRunner) -> WorkerDescription:
-    return WorkerDescription(
-        incarnation=secrets.token_hex(8),
-        model_fingerprint=loaded.model_fingerprint,
-        numerics_id=loaded.numerics_id,
-        vocab_size=loaded.limits.vocab_size,
-        max_model_len=loaded.limits.max_model_len,
-        max_lanes=loaded.limits.max_lanes,
-        max_step_tokens=loaded.limits.max_step_tokens,
-        max_steps_in_flight=config.max_steps_in_flight,
-        lease_seconds=config.lease_seconds,
-        num_partitions=loaded.limits.num_partitions,
-        cache_groups=loaded.cache_groups,
-    )
 
 
 def _expose(metrics: WorkerMetrics, loaded: LoadedRunner, load_seconds: float) -> None:
