@@ -13,138 +13,19 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <tuple>
 #include <vector>
 
 #include "dispatch.h"
+#include "key_tile.h"
+#include "multiply.h"
 #include "vector.h"
 
 namespace pypto_serving {
 namespace {
 
-constexpr int64_t kKeyTile = 64;
 constexpr int64_t kMaxRows = 64;
-constexpr int64_t kBlockRows = 4;
 constexpr float kMasked = -1e30f;  // finite: a row that has seen no key yet must not make NaN of inf - inf
-
-// c[R][16 V] += a[R][depth] * b[depth][16 V], each element adding its products in order of depth.
-template <int R, int V>
-void multiply_add_block(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride, int64_t depth) {
-  Floats sums[R][V];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) sums[r][v] = load(c + r * c_stride + v * kLanes);
-  for (int64_t d = 0; d < depth; ++d)
-    for (int v = 0; v < V; ++v) {
-      const Floats lanes = load(b + d * b_stride + v * kLanes);
-      for (int r = 0; r < R; ++r) sums[r][v] += a[r * a_stride + d] * lanes;
-    }
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) store(c + r * c_stride + v * kLanes, sums[r][v]);
-}
-
-template <int R>
-void multiply_add_rows(const float* a, int64_t a_stride, const float* b, int64_t width, float* c, int64_t depth) {
-  int64_t first = 0;
-  for (; first + 4 * kLanes <= width; first += 4 * kLanes) multiply_add_block<R, 4>(a, a_stride, b + first, width, c + first, width, depth);
-  for (; first < width; first += kLanes) multiply_add_block<R, 1>(a, a_stride, b + first, width, c + first, width, depth);
-}
-
-// c[rows][width] += a[rows][depth] * b[depth][width]; width is a multiple of the lanes.
-void multiply_add(const float* a, int64_t a_stride, const float* b, int64_t width, float* c, int64_t rows, int64_t depth) {
-  int64_t row = 0;
-  for (; row + kBlockRows <= rows; row += kBlockRows) multiply_add_rows<kBlockRows>(a + row * a_stride, a_stride, b, width, c + row * width, depth);
-  a += row * a_stride;
-  c += row * width;
-  switch (rows - row) {
-    case 3: return multiply_add_rows<3>(a, a_stride, b, width, c, depth);
-    case 2: return multiply_add_rows<2>(a, a_stride, b, width, c, depth);
-    case 1: return multiply_add_rows<1>(a, a_stride, b, width, c, depth);
-  }
-}
-
-// Four rounds of the perfect shuffle transpose 16 x 16 words.
-void transpose(Floats (&block)[kLanes]) {
-  constexpr Ints kLow = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-  constexpr Ints kHigh = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  for (int round = 0; round < 4; ++round) {
-    Floats next[kLanes];
-    for (int i = 0; i < 8; ++i) {
-      next[2 * i] = __builtin_shuffle(block[i], block[i + 8], kLow);
-      next[2 * i + 1] = __builtin_shuffle(block[i], block[i + 8], kHigh);
-    }
-    std::memcpy(block, next, sizeof(next));
-  }
-}
-
-// Elements are loaded by the word of four bytes: one fp32 element, or two bf16 ones that widen to two vectors, even and odd.
-template <typename T>
-constexpr int64_t kPerWord = sizeof(float) / sizeof(T);
-
-template <typename T>
-void widen(Floats words, Floats (&parts)[kPerWord<T>]) {
-  if constexpr (kPerWord<T> == 1) {
-    parts[0] = words;
-  } else {
-    parts[0] = reinterpret_cast<Floats>(reinterpret_cast<Words>(words) << 16);
-    parts[1] = reinterpret_cast<Floats>(reinterpret_cast<Words>(words) & 0xffff0000u);
-  }
-}
-
-template <typename T>
-Floats narrow(const Floats (&parts)[kPerWord<T>]) {
-  if constexpr (kPerWord<T> == 1) return parts[0];
-  else return reinterpret_cast<Floats>(bfloat16_bits(parts[0]) | bfloat16_bits(parts[1]) << 16);
-}
-
-// The words `first` .. `first + 15` of a row of `width` elements; what is beyond the row, or of an absent row, is zero.
-template <typename T>
-Floats load_words(const T* row, int64_t first, int64_t width) {
-  const int64_t bytes = width * static_cast<int64_t>(sizeof(T)) - first * 4;
-  if (row && bytes >= static_cast<int64_t>(sizeof(Floats))) return load(reinterpret_cast<const float*>(row + first * kPerWord<T>));
-  Floats words = {};
-  if (row && bytes > 0) std::memcpy(&words, row + first * kPerWord<T>, bytes);
-  return words;
-}
-
-template <typename T>
-void store_words(T* row, int64_t first, int64_t width, Floats words) {
-  const int64_t bytes = width * static_cast<int64_t>(sizeof(T)) - first * 4;
-  if (bytes > 0) std::memcpy(static_cast<void*>(row + first * kPerWord<T>), &words, std::min<int64_t>(bytes, sizeof(words)));
-}
-
-// keys[padded][64] from 64 rows of `width` elements; `padded` is `width` rounded up to whole vectors of words.
-template <typename T>
-void load_keys(const T* const* rows, int64_t width, int64_t padded, float* keys) {
-  for (int64_t key = 0; key < kKeyTile; key += kLanes)
-    for (int64_t first = 0; first < padded / kPerWord<T>; first += kLanes) {
-      Floats block[kLanes], parts[kPerWord<T>];
-      for (int64_t i = 0; i < kLanes; ++i) block[i] = load_words(rows[key + i], first, width);
-      transpose(block);
-      for (int64_t i = 0; i < kLanes; ++i) {
-        widen<T>(block[i], parts);
-        for (int64_t part = 0; part < kPerWord<T>; ++part) store(keys + ((first + i) * kPerWord<T> + part) * kKeyTile + key, parts[part]);
-      }
-    }
-}
-
-// values[64][padded] from 64 rows. In bf16 each 32 elements are stored as the even ones, then the odd ones; store_result puts them back.
-template <typename T>
-void load_values(const T* const* rows, int64_t width, int64_t padded, float* values) {
-  for (int64_t row = 0; row < kKeyTile; ++row)
-    for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
-      Floats parts[kPerWord<T>];
-      widen<T>(load_words(rows[row], first / kPerWord<T>, width), parts);
-      for (int64_t part = 0; part < kPerWord<T>; ++part) store(values + row * padded + first + part * kLanes, parts[part]);
-    }
-}
-
-template <typename T>
-void store_result(const float* sums, float weight, int64_t width, int64_t padded, T* out) {
-  for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
-    Floats parts[kPerWord<T>];
-    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(sums + first + part * kLanes) / weight;
-    store_words(out, first / kPerWord<T>, width, narrow<T>(parts));
-  }
-}
 
 // Query rows first .. first + count of one sequence, and the kv heads head .. head + heads.
 struct Task {
@@ -153,6 +34,12 @@ struct Task {
   int64_t count;
   int64_t head;
   int64_t heads;
+};
+
+// Where the tokens of a key tile lie in the caches, from which kv head on; negative for absent tokens.
+struct KeyTile {
+  int64_t head;
+  int64_t tokens[kKeyTile];
 };
 
 struct Problem {
@@ -187,15 +74,18 @@ class Attention {
     weight_.resize(rows);
   }
 
-  void run(const Task& task) {
-    const int64_t* positions = problem_.positions + task.first;
-    const auto [lowest, last] = std::minmax_element(positions, positions + task.count);
-    const int64_t from = problem_.window ? std::max<int64_t>(0, *lowest - problem_.window + 1) : 0;
+  // `following` is the task that comes after this one on the same thread, if any: its first tile is asked for in time.
+  void run(const Task& task, const Task* following) {
+    const auto [start, end] = keys_of(task);
     begin(task);
-    for (int64_t start = from / kKeyTile * kKeyTile; start <= *last; start += kKeyTile) {
-      locate(task.sequence, start, *last + 1);
-      for (int64_t head = 0; head < task.heads; ++head) attend_tile(task, head, start);
+    if (!located_) locate_first(task);
+    for (int64_t first = start; first < end; first += kKeyTile) {
+      tile_ = next_;
+      if (first + kKeyTile < end) locate(task, first + kKeyTile, end);
+      else if (following) locate_first(*following);
+      for (int64_t head = 0; head < task.heads; ++head) attend_tile(task, head, first);
     }
+    located_ = following != nullptr;
     finish(task);
   }
 
@@ -203,6 +93,14 @@ class Attention {
   static int64_t whole_vectors(int64_t width) {
     constexpr int64_t kStep = kLanes * kPerWord<T>;
     return (width + kStep - 1) / kStep * kStep;
+  }
+
+  // The keys that any row of the task sees, from the beginning of a tile on.
+  std::tuple<int64_t, int64_t> keys_of(const Task& task) const {
+    const int64_t* positions = problem_.positions + task.first;
+    const auto [lowest, last] = std::minmax_element(positions, positions + task.count);
+    const int64_t first = problem_.window ? std::max<int64_t>(0, *lowest - problem_.window + 1) : 0;
+    return {first / kKeyTile * kKeyTile, *last + 1};
   }
 
   // Where a state row lies in q and in the result, in heads.
@@ -224,32 +122,42 @@ class Attention {
   }
 
   // Finds the tokens at positions start .. start + 64 in the caches, those below `end` that have a page.
-  void locate(int64_t sequence, int64_t start, int64_t end) {
-    const int64_t page_tokens = problem_.k_cache.size(1), stride = problem_.num_kv_heads() * width_, num_pages = problem_.page_table.size(1);
-    const int32_t* pages = problem_.page_table.const_data_ptr<int32_t>() + sequence * num_pages;
-    std::fill_n(tokens_, kKeyTile, -1);
+  void locate(const Task& task, int64_t start, int64_t end) {
+    const int64_t page_tokens = problem_.k_cache.size(1), stride = problem_.num_kv_heads() * width_;
+    const int64_t num_pages = problem_.page_table.size(1);
+    const int32_t* pages = problem_.page_table.const_data_ptr<int32_t>() + task.sequence * num_pages;
+    next_.head = task.head;
+    std::fill_n(next_.tokens, kKeyTile, -1);
     end = std::min({end, start + kKeyTile, num_pages * page_tokens});
     for (int64_t position = start; position < end;) {
-      const int64_t page = pages[position / page_tokens], first = position % page_tokens, page_end = std::min(end, position - first + page_tokens);
+      const int64_t page = pages[position / page_tokens], first = position % page_tokens;
+      const int64_t page_end = std::min(end, position - first + page_tokens);
       int64_t offset = (page * page_tokens + first) * stride;
       for (; position < page_end; ++position, offset += stride)
-        if (page >= 0) tokens_[position - start] = offset;
+        if (page >= 0) next_.tokens[position - start] = offset;
     }
   }
 
-  // The located rows of one head, null for absent ones.
-  void rows_of(const at::Tensor& cache, int64_t kv_head, const T* (&rows)[kKeyTile]) const {
-    const T* base = cache.const_data_ptr<T>() + kv_head * width_;
-    for (int64_t key = 0; key < kKeyTile; ++key) rows[key] = tokens_[key] < 0 ? nullptr : base + tokens_[key];
+  void locate_first(const Task& task) {
+    const auto [start, end] = keys_of(task);
+    locate(task, start, end);
+  }
+
+  void find_rows(const at::Tensor& cache, int64_t head) {
+    const T* now = cache.const_data_ptr<T>() + (tile_.head + head) * width_;
+    const T* next = cache.const_data_ptr<T>() + (next_.head + head) * width_;
+    for (int64_t key = 0; key < kKeyTile; ++key) {
+      rows_.now[key] = tile_.tokens[key] < 0 ? nullptr : now + tile_.tokens[key];
+      rows_.next[key] = next_.tokens[key] < 0 ? nullptr : next + next_.tokens[key];
+    }
   }
 
   void attend_tile(const Task& task, int64_t head, int64_t start) {
     const int64_t rows = task.count * group_, first_row = head * rows;
-    const T *keys[kKeyTile], *values[kKeyTile];
-    rows_of(problem_.k_cache, task.head + head, keys);
-    rows_of(problem_.v_cache, task.head + head, values);
-    load_keys(keys, width_, padded_, keys_.data());
-    load_values(values, width_, padded_, values_.data());
+    find_rows(problem_.k_cache, head);
+    load_keys(rows_, width_, padded_, keys_.data());
+    find_rows(problem_.v_cache, head);
+    load_values(rows_, width_, padded_, values_.data());
     std::fill_n(scores_.begin(), rows * kKeyTile, 0.0f);
     multiply_add(&q_[first_row * padded_], padded_, keys_.data(), kKeyTile, scores_.data(), rows, width_);
     for (int64_t row = 0; row < rows; ++row) {
@@ -291,7 +199,9 @@ class Attention {
   const Problem& problem_;
   const int64_t group_, width_, padded_;
   std::vector<float> q_, out_, scores_, keys_, values_, highest_, weight_;
-  int64_t tokens_[kKeyTile];
+  KeyTile tile_, next_;
+  KeyRows<T> rows_;
+  bool located_ = false;  // whether next_ is the first tile of the task to come
 };
 
 // A task has up to kMaxRows state rows. Few sequences are spread by the head; with many a task takes the heads together, whose
@@ -319,13 +229,17 @@ int64_t useful_threads(const Problem& problem, const std::vector<Task>& tasks) {
   return std::min<int64_t>({at::get_num_threads(), static_cast<int64_t>(tasks.size()), tiles / 4 + 1});
 }
 
-// Threads take tasks as they become free: sequences differ in length.
+// Threads take tasks as they become free, for sequences differ in length; one task ahead as long as that leaves none of them idle.
 template <typename T>
 void attend(const Problem& problem, const std::vector<Task>& tasks) {
-  std::atomic<size_t> next{0};
-  at::parallel_for(0, useful_threads(problem, tasks), 1, [&](int64_t, int64_t) {
+  const int64_t threads = useful_threads(problem, tasks), num_tasks = static_cast<int64_t>(tasks.size());
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     Attention<T> attention(problem);
-    for (size_t i = next++; i < tasks.size(); i = next++) attention.run(tasks[i]);
+    for (int64_t now = next++, following; now < num_tasks; now = following < 0 ? next++ : following) {
+      following = next + threads <= num_tasks ? next++ : -1;
+      attention.run(tasks[now], following >= 0 && following < num_tasks ? &tasks[following] : nullptr);
+    }
   });
 }
 
@@ -334,7 +248,8 @@ void check(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_c
   TORCH_CHECK(k_cache.is_contiguous() && v_cache.is_contiguous() && k_cache.dim() == 4 && k_cache.sizes() == v_cache.sizes() &&
                   k_cache.size(3) == q.size(2) && q.size(1) % k_cache.size(2) == 0,
               "paged_attention: the caches must be contiguous, [pages, page_tokens, Hk, ", q.size(2), "] with Hk dividing ", q.size(1));
-  TORCH_CHECK(k_cache.scalar_type() == q.scalar_type() && v_cache.scalar_type() == q.scalar_type(), "paged_attention: q and the caches differ in type");
+  TORCH_CHECK(k_cache.scalar_type() == q.scalar_type() && v_cache.scalar_type() == q.scalar_type(),
+              "paged_attention: q and the caches differ in type");
 }
 
 at::Tensor paged_attention(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache, const at::Tensor& page_table,

@@ -53,7 +53,8 @@ std::tuple<at::Tensor, at::Tensor> moe_route(const at::Tensor& router_logits, in
   TORCH_CHECK(top_k >= 1 && top_k <= num_experts, "moe_route: top_k ", top_k, " of ", num_experts, " experts");
   TORCH_CHECK(scoring == "softmax" || scoring == "sigmoid", "moe_route: scoring ", scoring, ", must be softmax or sigmoid");
   const at::Tensor logits = router_logits.to(at::kFloat).contiguous();
-  at::Tensor weights = at::empty({num_rows, top_k}, logits.options()), ids = at::empty({num_rows, top_k}, logits.options().dtype(at::kLong));
+  at::Tensor weights = at::empty({num_rows, top_k}, logits.options());
+  at::Tensor ids = at::empty({num_rows, top_k}, logits.options().dtype(at::kLong));
   std::vector<float> scores(num_experts);
   for (int64_t row = 0; row < num_rows; ++row) {
     std::copy_n(logits.const_data_ptr<float>() + row * num_experts, num_experts, scores.begin());

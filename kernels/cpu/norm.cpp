@@ -62,7 +62,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
     const T* scale = weight.const_data_ptr<T>();
     T* to = out.mutable_data_ptr<T>();
     at::parallel_for(0, x.numel() / width, rows_per_task(width), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) normalise(from + rows.offset(row), scale, to + row * width, width, static_cast<float>(eps));
+      for (int64_t row = begin; row < end; ++row)
+        normalise(from + rows.offset(row), scale, to + row * width, width, static_cast<float>(eps));
     });
   });
   return out;
@@ -75,7 +76,8 @@ void add(const T* x, const T* residual, T* total, int64_t width) {
 
 std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
   check_weight(x, weight, "add_rms_norm");
-  TORCH_CHECK(x.sizes() == residual.sizes() && x.scalar_type() == residual.scalar_type(), "add_rms_norm: x and residual differ in shape or type");
+  TORCH_CHECK(x.sizes() == residual.sizes() && x.scalar_type() == residual.scalar_type(),
+              "add_rms_norm: x and residual differ in shape or type");
   const at::Tensor left = x.contiguous(), right = residual.contiguous();
   at::Tensor normed = at::empty_like(left), total = at::empty_like(left);
   const int64_t width = x.size(-1);

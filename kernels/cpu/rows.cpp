@@ -46,8 +46,8 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Te
   return out;
 }
 
-std::tuple<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions, const at::Tensor& cos,
-                                          const at::Tensor& sin) {
+std::tuple<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                                          const at::Tensor& cos, const at::Tensor& sin) {
   check_heads(q, "rotary: q");
   check_heads(k, "rotary: k");
   TORCH_CHECK(cos.is_contiguous() && sin.is_contiguous() && cos.sizes() == sin.sizes() && cos.size(1) * 2 == q.size(2),
@@ -59,7 +59,7 @@ std::tuple<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor&
 void scatter_rows(const at::Tensor& rows, at::Tensor& cache, const at::Tensor& slots) {
   TORCH_CHECK(cache.is_contiguous() && cache.dim() == 4 && cache.size(2) == rows.size(1) && cache.size(3) == rows.size(2) &&
                   cache.scalar_type() == rows.scalar_type(),
-              "write_kv: the cache must be contiguous, [pages, page_tokens, ", rows.size(1), ", ", rows.size(2), "], and of the rows' type");
+              "write_kv: the cache must be contiguous, [pages, page_tokens, ", rows.size(1), ", ", rows.size(2), "], of the rows' type");
   const int64_t num_slots = cache.size(0) * cache.size(1);
   const size_t bytes = rows.size(1) * rows.size(2) * rows.element_size(), stride = rows.stride(0) * rows.element_size();
   const int64_t* slot = slots.const_data_ptr<int64_t>();
