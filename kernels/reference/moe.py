@@ -14,6 +14,7 @@ def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: str
 
     `scoring` is "softmax" (over all experts) or "sigmoid"; `renormalize` makes the chosen weights sum to one.
     """
+    assert scoring in ("softmax", "sigmoid"), scoring
     logits = router_logits.float()
     scores = torch.softmax(logits, dim=-1) if scoring == "softmax" else torch.sigmoid(logits)
     ordered, experts = torch.sort(scores, dim=-1, descending=True, stable=True)
