@@ -84,7 +84,7 @@ class Engine:
         self._stopping = True
         self._wake()
 
-    def _take_results(self, now: float) -> None:
+    def _take_results(self, now: float, lost: Worker | None = None) -> None:
         while self._results:
             worker, result = self._results.popleft()
             replica = self._replicas.get(worker)
@@ -93,7 +93,8 @@ class Engine:
             try:
                 outcome = self._scheduler.update(replica, result)
             except StateMismatch as error:
-                self._reset(worker, str(error), counts=isinstance(error, StepFailed))
+                if worker is not lost:
+                    self._reset(worker, str(error), counts=isinstance(error, StepFailed))
                 continue
             self._stats.stepped(outcome, result, now)
             self._requests.take(outcome, now)
@@ -225,7 +226,7 @@ class Engine:
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
         """See WorkerEvents."""
-        self._take_results(self._clock())
+        self._take_results(self._clock(), lost=worker)
         replica = self._replicas.pop(worker, None)
         if replica is not None:
             del self._workers[replica]

@@ -143,7 +143,7 @@ class FakeWorker:
         self.resetting = False
         self.num_resets = 0
         self.broken_rules: list[AssertionError] = []
-        self.failing = ""  # why the next step fails as a whole
+        self.failing = ""  # why steps fail as a whole
         self.failing_lanes: dict[int, str] = {}
         self._last_step_id = 0
         self._told_step_id = 0
@@ -176,6 +176,7 @@ class FakeWorker:
     def reset(self) -> None:
         assert not self.lost
         self._forget()
+        self.failing = ""
         self.num_resets += 1
         self.resetting = True
 
@@ -190,7 +191,7 @@ class FakeWorker:
     def run_step(self) -> StepResult:
         """Execute the oldest step and tell its result."""
         step = self.steps.popleft()
-        error, self.failing = self.failing, ""
+        error = self.failing  # after a failed step nothing works until the reset
         result = StepResult(step.step_id, error=error) if error else self._execute(step)
         self._told_step_id = step.step_id
         self.events.step_done(self, result)

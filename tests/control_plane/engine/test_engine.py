@@ -276,6 +276,18 @@ def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
 
 
+def test_a_failed_step_of_a_worker_that_is_lost_resets_nobody():
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    bench.turn()
+    bench.worker.failing = "out of memory"
+    bench.worker.run_step()
+    bench.lose(bench.worker)
+    bench.join(describe())
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
 def test_a_full_queue_refuses_with_numbers_and_a_time():
     bench = Bench(describe(max_lanes=1), engine_options=EngineOptions(max_queued_requests=2))
     for name in "abcd":
