@@ -39,9 +39,7 @@ def main() -> None:
     with TwoProcesses(model) as apart, OneProcess(model) as together:
         for name, seconds in apart.seconds_to_ready.items():
             print(f"{name} serves after {seconds:.1f} s")
-        print(
-            f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n"
-        )
+        print(f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n")
         print("  ".join(_COLUMNS))
         measures = (peer.tokens_per_second, together.tokens_per_second, apart.tokens_per_second)
         for streams in options.streams:
