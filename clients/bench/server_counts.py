@@ -32,7 +32,7 @@ def _fetch(url: str) -> str:
 
 def parse(exposition: str) -> TokenCounts:
     """The counters in Prometheus' text format, summed over their labels; raises ValueError naming one that is missing."""
-    return TokenCounts(_total(exposition, "pypto_serving_prompt_tokens_total"), _total(exposition, "pypto_serving_generated_tokens_total"))
+    return TokenCounts(_total(exposition, "pypto_serving_prompt_tokens_total"), _total(exposition, "pypto_serving_generation_tokens_total"))
 
 
 def _total(exposition: str, name: str) -> int:

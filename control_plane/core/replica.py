@@ -33,6 +33,7 @@ class StepOutcome:
     failed: list[tuple[Sequence, str]] = field(default_factory=list)
     sent_time: float = 0.0
     num_tokens: int = 0  # that ran
+    continued: bool = False  # some sequence had run on the worker before: if its device was idle, then not for lack of work
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class SentStep:
     step_id: int
     sent_time: float
     num_tokens: int
+    continued: bool
     runs: list[tuple[Sequence, int, int, bool]]  # sequence, its generation, tokens computed after the step, whether it samples
 
 
@@ -137,7 +139,7 @@ class Replica:
         """Note a step as sent."""
         self.sent_step_id = step.step_id
         self.kv.step_sent(step.step_id)
-        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, runs))
+        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, len(runs) > len(step.admissions), runs))
 
     def update(self, result: StepResult) -> StepOutcome:
         """Take in a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
@@ -147,7 +149,7 @@ class Replica:
         if result.error:
             raise StepFailed(f"step {result.step_id} failed: {result.error}")
         sent = self._in_flight[0]
-        outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens)
+        outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
         outcome.failed = self._failed(result)
         failed = {sequence for sequence, _ in outcome.failed}
         outcome.tokens = self._sampled(sent, result, failed)

@@ -16,7 +16,7 @@ class PassObservation:
     """What happened in one pass of the loop: counts are increments, times are in seconds. Replayed and resumed tokens are in none."""
 
     prompt_tokens: int = 0  # of requests admitted for the first time
-    generated_tokens: int = 0
+    generation_tokens: int = 0
     prefix_query_tokens: int = 0  # looked up at first admission
     prefix_hit_tokens: int = 0
     preemptions: int = 0  # sequences that gave their pages back to others
@@ -34,7 +34,7 @@ class PassObservation:
     step_seconds: list[float] = field(default_factory=list)  # round trip: step sent to result taken in
     step_tokens: list[int] = field(default_factory=list)  # tokens run, beside step_seconds
     device_seconds: list[float] = field(default_factory=list)  # device time of each step
-    device_idle_seconds: list[float] = field(default_factory=list)  # device idle before each step
+    device_idle_seconds: list[float] = field(default_factory=list)  # device idle before each step that went on with earlier work
     loop_lag_seconds: float = 0.0  # from the event that woke the loop to the start of the pass
 
 

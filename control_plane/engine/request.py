@@ -24,9 +24,9 @@ class Ending:
 
 def push_token(spec: GenerationRequest, text: TextStream, token_id: int, num_generated: int) -> tuple[str, Ending | None]:
     """Take the token that makes `num_generated`: the text to be shown, and the ending it brings. A stop comes before the length."""
-    if token_id in spec.end_token_ids and num_generated > spec.min_tokens:
-        return text.finish(), Ending(FinishReason.STOP, token_id)
     shown = text.push(token_id)
+    if token_id in spec.end_token_ids and num_generated > spec.min_tokens:
+        return shown + text.finish(), Ending(FinishReason.STOP, token_id)
     matched = text.matched_stop
     if matched is not None:
         return shown, Ending(FinishReason.STOP, matched)

@@ -36,8 +36,9 @@ class EngineStats:
         self.observed.step_seconds.append(now - outcome.sent_time)
         self.observed.step_tokens.append(outcome.num_tokens)
         self.observed.device_seconds.append(result.device_seconds)
-        self.observed.device_idle_seconds.append(result.idle_seconds)
-        self.observed.generated_tokens += len(outcome.tokens)
+        if outcome.continued:
+            self.observed.device_idle_seconds.append(result.idle_seconds)
+        self.observed.generation_tokens += len(outcome.tokens)
 
     def generated(self, generation: Generation, now: float) -> None:
         """A token of a choice arrived."""

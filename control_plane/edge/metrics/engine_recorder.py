@@ -10,7 +10,7 @@ from control_plane.engine.ports import Failure, FinishReason
 
 _COUNTS = {
     "prompt_tokens": "Prompt tokens of requests admitted for the first time.",
-    "generated_tokens": "Generated tokens.",
+    "generation_tokens": "Generated tokens.",
     "prefix_query_tokens": "Prompt tokens looked up in the prefix cache.",
     "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
     "preemptions": "Sequences that gave their pages back to others.",
@@ -29,7 +29,11 @@ _HISTOGRAMS = {
     "step_seconds": ("step_seconds", "From sending a step to taking its result in.", SHORT_SECONDS),
     "step_tokens": ("step_tokens", "Tokens run by a step.", SIZES),
     "device_seconds": ("device_seconds", "Time the device worked on a step.", SHORT_SECONDS),
-    "device_idle_seconds": ("device_idle_seconds", "Time the device was idle before a step.", SHORT_SECONDS),
+    "device_idle_seconds": (
+        "device_idle_seconds",
+        "Time the device was idle although there was work: before each step that went on with earlier work.",
+        SHORT_SECONDS,
+    ),
 }
 
 

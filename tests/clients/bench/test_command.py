@@ -22,7 +22,7 @@ class TokenCounters:
     def collect(self):
         generated = self.service.num_generated
         prompts = 3 * len(self.service.seen)
-        yield CounterMetricFamily("pypto_serving_generated_tokens", "", value=generated + self.extra * (generated > 4))
+        yield CounterMetricFamily("pypto_serving_generation_tokens", "", value=generated + self.extra * (generated > 4))
         yield CounterMetricFamily("pypto_serving_prompt_tokens", "", value=prompts)
 
 

@@ -7,7 +7,7 @@ EXPOSITION = """# HELP pypto_serving_prompt_tokens_total Prompt tokens.
 pypto_serving_prompt_tokens_total{source="computed"} 10.0
 pypto_serving_prompt_tokens_total{source="cached"} 5.0
 pypto_serving_prompt_tokens_created{source="cached"} 1.7e+09
-pypto_serving_generated_tokens_total 1.2e+03
+pypto_serving_generation_tokens_total 1.2e+03
 """
 
 
@@ -16,5 +16,5 @@ def test_counters_are_summed_over_their_labels():
 
 
 def test_missing_counter_is_named():
-    with pytest.raises(ValueError, match="pypto_serving_generated_tokens_total"):
-        parse(EXPOSITION.replace("generated", "other"))
+    with pytest.raises(ValueError, match="pypto_serving_generation_tokens_total"):
+        parse(EXPOSITION.replace("generation", "other"))

@@ -30,7 +30,7 @@ def test_a_request_streams_the_tokens_of_the_model():
     bench.assert_at_rest()
 
 
-def test_an_end_token_stops_and_counts_but_is_not_shown():
+def test_an_end_token_stops_and_counts_and_its_text_is_left_to_the_text_stream():
     expected = solo(PROMPT, 20)
     bench = Bench()
     bench.submit(max_tokens=20, end_token_ids=frozenset({expected[4]}))
@@ -38,7 +38,7 @@ def test_an_end_token_stops_and_counts_but_is_not_shown():
     finished = bench.sink.finished["r", 0]
     assert (finished.reason, finished.matched_stop, finished.num_generated_tokens) == (FinishReason.STOP, expected[4], 5)
     assert bench.sink.output_of("r") == expected[:5]
-    assert bench.sink.texts["r", 0] == "".join(f"<{token}>" for token in expected[:4])
+    assert bench.sink.texts["r", 0] == "".join(f"<{token}>" for token in expected[:5])
 
 
 def test_end_tokens_are_not_looked_at_before_min_tokens():
@@ -366,7 +366,7 @@ def test_metrics_count_each_token_once():
     bench.run()
     total = bench.metrics.total
     assert total("prompt_tokens") == 20
-    assert total("generated_tokens") == 180
+    assert total("generation_tokens") == 180
     assert total("preemptions") == total("readmissions") > 0
     assert len(total("first_token_seconds")) == len(total("total_seconds")) == len(total("queue_seconds")) == 4
     gaps = sum(count for observed in bench.metrics.passes for count in observed.inter_token_seconds.values())
@@ -421,3 +421,12 @@ async def test_the_loop_wakes_up_by_itself():
     await running
     assert sink.output_of("r") == solo(PROMPT, 8)
     assert engine.gauges.max_model_len > 0
+
+
+def test_a_device_without_work_is_not_called_idle():
+    bench = Bench()
+    bench.submit(max_tokens=8)
+    bench.run()
+    steps = len(bench.metrics.total("step_seconds"))
+    # Before the first step there was no work, and the last one only releases the lane.
+    assert len(bench.metrics.total("device_idle_seconds")) == steps - 2 == 7

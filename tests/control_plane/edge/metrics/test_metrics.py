@@ -50,10 +50,10 @@ def test_names_have_the_prefix_and_only_counters_end_in_total() -> None:
 
 def test_a_pass_of_the_engine_is_counted() -> None:
     metrics = Metrics()
-    observed = PassObservation(generated_tokens=5, inter_token_seconds={0.02: 4}, first_token_seconds=[0.3], finished=[FinishReason.STOP])
+    observed = PassObservation(generation_tokens=5, inter_token_seconds={0.02: 4}, first_token_seconds=[0.3], finished=[FinishReason.STOP])
     metrics.engine.observe(observed)
     metrics.engine.observe(observed)
-    assert metrics["generated_tokens_total",] == 10
+    assert metrics["generation_tokens_total",] == 10
     assert metrics["inter_token_seconds_count",] == 8
     assert metrics["time_to_first_token_seconds_sum",] == 0.6
     assert metrics["requests_finished_total", "stop"] == 2
