@@ -6,6 +6,7 @@ Every round measures all of them, one after the other, so that their ratios hold
 import argparse
 import os
 import statistics
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.one_process import OneProcess
 from benchmarks.transformers_batch import TransformersBatch
 from benchmarks.two_processes import TwoProcesses
 from scripts.prepare_demo_model import prepare_demo_model
+from tests.checkpoints import make_checkpoint
 
 Measure = Callable[[int, int, int], float]
 
@@ -35,16 +37,21 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model = options.model or prepare_demo_model()
+    with tempfile.TemporaryDirectory() as directory, TwoProcesses(make_checkpoint(Path(directory), "qwen3")) as tiny:
+        _report_start("a tiny model", tiny)
     peer = TransformersBatch(model)
     with TwoProcesses(model) as apart, OneProcess(model) as together:
-        for name, seconds in apart.seconds_to_ready.items():
-            print(f"{name} serves after {seconds:.1f} s")
+        _report_start(model.name, apart)
         print(f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n")
         print("  ".join(_COLUMNS))
         measures = (peer.tokens_per_second, together.tokens_per_second, apart.tokens_per_second)
         for streams in options.streams:
             rounds = [_round(measures, streams, options.prompt_tokens, options.max_tokens) for _ in range(options.rounds + 1)]
             _report(streams, rounds[1:])
+
+
+def _report_start(name: str, processes: TwoProcesses) -> None:
+    print(f"{name}: " + ", ".join(f"{process} serves after {seconds:.1f} s" for process, seconds in processes.seconds_to_ready.items()))
 
 
 def _round(measures: Sequence[Measure], streams: int, prompt_tokens: int, max_tokens: int) -> list[float]:
