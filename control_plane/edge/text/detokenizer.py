@@ -32,7 +32,7 @@ class ByteDetokenizer:
         self._table = table
         tail = _tail(table, prompt_token_ids)
         self._at_start = None if tail else at_start
-        self._pending = tail[utf_8_decode(tail, "replace", False)[1] :]
+        self._pending = _decode(tail)[1]
         self._on_seam = self._at_start is not None or bool(self._pending)
 
     def push(self, token_id: int) -> str:
@@ -42,8 +42,7 @@ class ByteDetokenizer:
             return self._cross_seam(piece)
         if self._pending:
             piece = self._pending + piece
-        text, used = utf_8_decode(piece, "replace", False)
-        self._pending = piece[used:]
+        text, self._pending = _decode(piece)
         return text
 
     def finish(self) -> str:
@@ -57,15 +56,25 @@ class ByteDetokenizer:
         if self._at_start is not None and piece:
             piece = self._at_start(piece)
             self._at_start = None
-        data = self._pending + piece
-        text, used = utf_8_decode(data, "replace", False)
         continues_prompt = bool(self._pending)
-        self._pending = data[used:]
+        text, self._pending = _decode(self._pending + piece)
         if not text:
             self._on_seam = self._at_start is not None or continues_prompt
             return ""
         self._on_seam = False
         return text.removeprefix(_REPLACEMENT) if continues_prompt else text
+
+
+def _decode(data: bytes) -> tuple[str, bytes]:
+    """The text that no further byte can change, and the bytes of an unfinished character."""
+    text, used = utf_8_decode(data, "replace", False)
+    if used == len(data):
+        return text, b""
+    rest = data[used:]
+    # Python takes half a surrogate for unfinished, because errors="surrogatepass" would accept it whole.
+    if rest[0] == 0xED and rest[1:] >= b"\xa0":
+        return text + rest.decode("utf-8", "replace"), b""
+    return text, rest
 
 
 def _tail(table: TokenBytes, token_ids: Sequence[int]) -> bytes:

@@ -38,6 +38,11 @@ def test_txt_02_invalid_bytes_are_replaced_at_once() -> None:
     assert pieces == ["a", "\ufffd", "b", "\ufffd", "\ufffd", "c", ""]
 
 
+def test_half_a_surrogate_can_not_become_a_character() -> None:
+    assert pieces_of(byte_tokenizer(), [0xED, 0xA0, 0x61]) == ["", "\ufffd\ufffd", "a", ""]
+    assert "".join(pieces_of(byte_tokenizer(), b"a", prompt=[0xED, 0xA0])) == "a"
+
+
 def test_txt_03_a_replacement_character_that_the_model_wrote_is_text() -> None:
     assert "".join(pieces_of(byte_tokenizer(), b"x\xef\xbf\xbdy")) == "x\ufffdy"
     pieces = pieces_of(byte_tokenizer(), b"\xef\xbf\xbd" * 50)
