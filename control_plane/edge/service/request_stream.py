@@ -28,25 +28,28 @@ class RequestStream:
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self._num_unfinished = len(request.choices)
         self._outputs: list[Output] = []
+        self._failed: RequestFailed | None = None
         self._arrived = asyncio.Event()
 
     def put(self, output: Output) -> None:
         """Take output of the request."""
-        self._outputs.append(output)
+        if isinstance(output, RequestFailed):
+            self._failed = output
+        else:
+            self._outputs.append(output)
+            self._num_unfinished -= isinstance(output, SequenceFinished)
         self._arrived.set()
-        if isinstance(output, SequenceFinished):
-            self._num_unfinished -= 1
-        if isinstance(output, RequestFailed) or not self._num_unfinished:
+        if self._failed or not self._num_unfinished:
             self.ended.set()
 
     async def take(self) -> Sequence[Output]:
-        """Wait for output and return all there is; nothing once the request has ended. Raises a RequestError when it failed."""
+        """Wait for output and return all there is; nothing once the request has ended, or a RequestError raised if it failed."""
         if not self.ended.is_set():
             await self._arrived.wait()
         self._arrived.clear()
         outputs, self._outputs = self._outputs, []
-        if outputs and isinstance(outputs[-1], RequestFailed):
-            raise error_of(outputs[-1])
+        if self._failed and not outputs:
+            raise error_of(self._failed)
         return outputs
 
 

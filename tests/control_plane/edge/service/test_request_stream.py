@@ -65,6 +65,15 @@ async def test_a_failure_is_raised_to_the_call() -> None:
         await stream.take()
 
 
+async def test_output_before_a_failure_is_not_lost() -> None:
+    stream = RequestStream(request())
+    for output in (delta(0), delta(1), RequestFailed("x", Failure.ABORTED, "lost three workers")):
+        stream.put(output)
+    assert await stream.take() == [delta(0), delta(1)]
+    with pytest.raises(Aborted, match="three workers"):
+        await stream.take()
+
+
 async def test_output_of_a_pass_arrives_from_another_thread() -> None:
     live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
     async with live.open(request()) as stream:
