@@ -13,6 +13,7 @@ from control_plane.edge.worker_link.session import Surroundings, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.watchdog import Watchdog
+from control_plane.engine.ports import WorkerRefused
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -115,8 +116,11 @@ class WorkerLink:
         session, self._session = self._session, None
         if session is None:
             return
-        logger.warning("lost: %s", reason, extra={"worker": self.address})
-        self._trouble = reason
+        if session.is_joined:
+            logger.warning("lost: %s", reason, extra={"worker": self.address})
+            self._trouble = reason
+        else:
+            self._note(reason)
         if session.watchdog.is_stalled:
             self._stuck = (session.description.incarnation, session.watchdog.progress)
         elif session.is_joined:
@@ -159,8 +163,9 @@ class WorkerLink:
         except LinkBroken as error:
             self._note_broken_stream(error, opened_at, acked_step_id)
         except FrameError as error:
-            self.lose(f"protocol error: {error}")
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
+        except WorkerRefused as error:
+            self._note_failed_dial(LinkBroken(f"refused: {error}", is_refusal=True))
         finally:
             self._stream = None
             if self._session:
@@ -168,7 +173,7 @@ class WorkerLink:
             await stream.close()
 
     def _settle(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
-        """Resume the session, or lose it and open another; raises FrameError and LinkBroken."""
+        """Resume the session, or lose it and open another; raises FrameError, LinkBroken and WorkerRefused."""
         session = self._session
         if session and session.can_resume(welcome):
             logger.info("session resumed", extra={"worker": self.address})
@@ -192,9 +197,9 @@ class WorkerLink:
         self._session = session
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
+        session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
         fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch}
         logger.info("session opened", extra=fields)
-        session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
         return session
 
     async def _read(self, stream: FrameStream, session: WorkerSession) -> None:

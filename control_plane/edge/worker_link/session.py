@@ -126,7 +126,10 @@ class WorkerSession:
         self._send(reset_frame(self._description.epoch))
 
     def open(self, sink: FrameSink, stuck_at: int | None = None) -> None:
-        """Begin on a new stream. The engine is told at once or, when the worker hung at progress `stuck_at`, as soon as it moves."""
+        """Begin on a new stream. The engine is told at once or, when the worker hung at progress `stuck_at`, as soon as it moves.
+
+        Raises WorkerRefused when the engine does not want the worker, as `take` may; then the engine is not told of the end.
+        """
         self._sink = sink
         self._stuck_at = stuck_at
         if stuck_at is None:
@@ -168,7 +171,7 @@ class WorkerSession:
             self._events.worker_lost(self, reason)
 
     def take(self, frame: worker_pb2.ExecuteResponse) -> None:
-        """Take a frame from the worker; raises FrameError for one that has no place in a session."""
+        """Take a frame from the worker; raises FrameError for one that has no place in a session; see also `open`."""
         if frame.epoch != self._description.epoch:
             logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
@@ -196,9 +199,9 @@ class WorkerSession:
         self._watchdog.heard()
 
     def _join(self) -> None:
+        self._events.worker_joined(self)
         self._is_joined = True
         self._metrics.worker_connected(self._description.address, self._description.epoch)
-        self._events.worker_joined(self)
 
     def _take_result(self, message: worker_pb2.StepResult) -> None:
         if self._is_muted:
