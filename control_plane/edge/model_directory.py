@@ -102,6 +102,8 @@ def _fingerprint(directory: Path) -> str:
         return fingerprint_model(directory)
     except OSError as error:
         raise StartUpError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartUpError(str(error)) from None
 
 
 def _read_tokenizer(path: Path, special_tokens: Mapping[str, str]) -> Tokenizer:
