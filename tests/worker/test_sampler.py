@@ -200,3 +200,17 @@ def test_candidates_and_sorted_rows_draw_the_same(spread, monkeypatch):
     drawn = _tokens(logits, samplings)
     monkeypatch.setattr("worker.sampler._NUM_CANDIDATES", ())
     assert _tokens(logits, samplings) == drawn
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 3.0])
+def test_top_p_takes_its_share_of_all_that_a_large_top_k_keeps(spread, monkeypatch):
+    logits = torch.randn(20, 6000, generator=torch.Generator().manual_seed(3)) * spread
+    samplings = [LaneSampling(temperature=1.0, seed=row, top_k=200 * (row + 1), top_p=0.1 + 0.2 * (row % 5)) for row in range(20)]
+    drawn = _tokens(logits, samplings)
+    monkeypatch.setattr("worker.sampler._NUM_CANDIDATES", ())
+    assert _tokens(logits, samplings) == drawn
+
+
+def test_bias_of_any_size_leaves_the_biased_tokens_alone_to_be_drawn():
+    samplings = [LaneSampling(temperature=0.5, seed=seed, **_bias({1: 3e38, 2: 3e38})) for seed in range(50)]
+    assert set(_tokens([0.0, 1.0, 1.0, 5.0], samplings)) == {1, 2}
