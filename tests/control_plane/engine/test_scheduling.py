@@ -182,6 +182,46 @@ def test_one_victim_is_enough_while_its_pages_are_fenced():
     assert bench.metrics.total("preemptions") == 1
 
 
+def test_a_later_sequence_leaves_the_pages_that_an_earlier_one_waits_for():
+    # Page tables before the step in which the first needs a page of either group, and the second one of the smaller pages:
+    #   first  8 tokens  xx  xxxx     second  6 tokens  xx  xxx     gone  xx  xxx     free  -  x
+    bench = Bench(describe(groups=[(4, 6, None), (2, 11, None)]), prefix_caching=False)
+    for name, prompt in (("first", (1, 2, 3, 4)), ("second", (5, 6)), ("gone", (7,))):
+        bench.submit(name, prompt, max_tokens=8)
+    bench.turn()
+    while len(bench.worker.history) < 5:
+        bench.worker.run_step()
+        bench.turn()
+    bench.engine.abort("gone")
+    bench.worker.run_step()
+    bench.turn()
+    step = bench.worker.history[-1]
+    assert [chunk.num_tokens for chunk in step.chunks] == [0, 0]
+    assert not step.growths
+    bench.run()
+    assert bench.metrics.total("preemptions") == 0
+    assert [len(bench.sink.output_of(name)) for name in ("first", "second")] == [8, 8]
+
+
+def test_a_prefill_leaves_the_pages_that_a_decode_waits_for():
+    # Page tables before the step in which the decode needs a page of either group, and the next chunk one of the sliding group:
+    #   decode  8 tokens  xx  xx     prefill  14 of 20 tokens  xxxxxx  xxxx    gone  xx  xx     free  -  x
+    bench = Bench(describe(groups=[(4, 10, None), (4, 9, 8)]), prefix_caching=False, max_step_tokens=9)
+    bench.submit("decode", (1, 2, 3, 4))
+    bench.submit("gone", (7,))
+    bench.run(1)
+    bench.submit("prefill", tuple(range(20)))
+    bench.run(2)
+    bench.engine.abort("gone")
+    bench.run(1)
+    step = bench.worker.history[-1]
+    assert [chunk.num_tokens for chunk in step.chunks] == [0, 2]
+    assert not step.growths
+    bench.run()
+    assert bench.sink.output_of("decode") == solo((1, 2, 3, 4), 8)
+    assert bench.sink.output_of("prefill") == solo(tuple(range(20)), 8)
+
+
 def test_a_sequence_alone_uses_the_whole_pool():
     bench = Bench(describe(groups=[(4, 10, None)]))
     bench.submit("r", max_tokens=37)
