@@ -46,7 +46,6 @@ class Engine:
         self._results: deque[tuple[Worker, StepResult]] = deque()
         self._stopping = False
         self._healthy = True
-        self._drained = asyncio.Event()
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -75,9 +74,15 @@ class Engine:
             while steps := self._scheduler.schedule(now):
                 for replica, step in steps:
                     self._execute(replica, step)
+            if self._gauges_due(now) and self._is_idle:
+                self._scheduler.check_integrity()
         except Exception:
             self._recover()
         self._publish(now)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._requests and not any(replica.num_steps_in_flight for replica in self._scheduler.replicas)
 
     def stop(self) -> None:
         """End `run` after the pass under way; live requests get no further output."""
@@ -100,6 +105,13 @@ class Engine:
             self._requests.take(outcome, now)
             self._healthy = True
 
+    def _take_early(self, lost: Worker | None = None) -> None:
+        """Take in what has arrived before something that makes it void."""
+        try:
+            self._take_results(self._clock(), lost)
+        except Exception:
+            self._recover()
+
     def _fail_overdue(self, now: float) -> None:
         for sequence in self._scheduler.overdue(now):
             grace = self._scheduler.options.grace_seconds
@@ -119,10 +131,8 @@ class Engine:
             self._guard(lambda: self._sink.publish(outputs))
         self._guard(self._tell_stats)
         self._gauges_stale = True
-        if now - self._gauges_time >= self._options.gauge_seconds:
+        if self._gauges_due(now):
             self._take_gauges(now)
-        if self._requests.draining and not self._requests:
-            self._drained.set()
 
     def _tell_stats(self) -> None:
         for sequence in self._scheduler.take_started():
@@ -165,10 +175,6 @@ class Engine:
         self._requests.drain()
         self._wake()
 
-    async def drained(self) -> None:
-        """Return when a drain has begun and no request is live."""
-        await self._drained.wait()
-
     # For operators
 
     @property
@@ -207,7 +213,7 @@ class Engine:
 
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:
         """See WorkerEvents."""
-        self._take_results(self._clock())
+        self._take_early()
         if worker in self._replicas:
             self._reset(worker, f"digest mismatch after step {step_id}")
         self._wake()
@@ -226,7 +232,7 @@ class Engine:
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
         """See WorkerEvents."""
-        self._take_results(self._clock(), lost=worker)
+        self._take_early(lost=worker)
         replica = self._replicas.pop(worker, None)
         if replica is not None:
             del self._workers[replica]
@@ -262,6 +268,9 @@ class Engine:
             dues.append(self._gauges_time + self._options.gauge_seconds)
         if dues:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - self._clock()), self._wake)
+
+    def _gauges_due(self, now: float) -> bool:
+        return now - self._gauges_time >= self._options.gauge_seconds
 
     def _cancel_timer(self) -> None:
         if self._timer:

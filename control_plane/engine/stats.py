@@ -1,6 +1,6 @@
 """Gathers what the engine tells about itself."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from dataclasses import replace as copy
 
 from control_plane.core.replica import Replica, StepOutcome
@@ -13,6 +13,9 @@ from control_plane.engine.request import Generation
 
 #: Share of the newest value in the moving average of the time in the queue.
 _QUEUE_SMOOTHING = 0.1
+
+#: Counts of the scheduler that an observation has under the same name.
+_COUNTERS = tuple(counter.name for counter in fields(SchedulerCounters))
 
 
 @dataclass(slots=True)
@@ -62,13 +65,8 @@ class EngineStats:
         """Hand the observations of a pass out and start anew."""
         observed, self.observed = self.observed, PassObservation()
         before, self._told = self._told, copy(counters)
-        observed.prompt_tokens = counters.prompt_tokens - before.prompt_tokens
-        observed.prefix_query_tokens = counters.prefix_query_tokens - before.prefix_query_tokens
-        observed.prefix_hit_tokens = counters.prefix_hit_tokens - before.prefix_hit_tokens
-        observed.preemptions = counters.preemptions - before.preemptions
-        observed.readmissions = counters.readmissions - before.readmissions
-        observed.worker_losses = counters.worker_losses - before.worker_losses
-        observed.numerics_changes = counters.numerics_changes - before.numerics_changes
+        for name in _COUNTERS:
+            setattr(observed, name, getattr(counters, name) - getattr(before, name))
         self.metrics.observe(observed)
 
 

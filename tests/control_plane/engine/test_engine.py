@@ -250,6 +250,50 @@ def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
     assert bench.engine.snapshot().gauges.healthy
 
 
+def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(monkeypatch):
+    bench = Bench()
+    bench.submit("a", max_tokens=20)
+    bench.turn()
+    bench.worker.run_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
+        bench.lose(bench.worker)
+    bench.engine.turn()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert not bench.engine.snapshot().gauges.workers
+    bench.join(describe())
+    bench.submit("b", max_tokens=5)
+    bench.engine.turn()
+    bench.worker.run_step()
+    bench.run()
+    assert bench.sink.output_of("b") == solo(PROMPT, 5)
+
+
+def test_a_defect_before_a_digest_differs_resets_the_worker(monkeypatch):
+    bench = Bench()
+    bench.submit("a", max_tokens=20)
+    bench.turn()
+    bench.worker.run_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
+        bench.engine.digest_mismatch(bench.worker, 2)
+    bench.engine.turn()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert bench.worker.num_resets == 1
+
+
+def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
+    bench = Bench()
+    bench.submit()
+    bench.run()
+    bench.scheduler.replicas[0].kv._pools[0][0].take()
+    bench.clock.now += 1.0
+    bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.worker.finish_reset()
+    bench.scheduler.check_integrity()
+
+
 def test_listeners_that_fail_do_not_stop_the_loop(monkeypatch):
     bench = Bench()
     bench.submit(max_tokens=20)
@@ -415,8 +459,6 @@ async def test_the_loop_wakes_up_by_itself():
     engine.submit(make_request("r", arrival_time=loop.time()))
     while ("r", 0) not in sink.finished:
         await asyncio.sleep(0.01)
-    engine.drain()
-    await engine.drained()
     engine.stop()
     await running
     assert sink.output_of("r") == solo(PROMPT, 8)
