@@ -58,7 +58,8 @@ class PackedExperts:
     def __call__(self, expert: int, rows: Tensor) -> Tensor:
         """One expert applied to rows [n, H], any n -> [n, H]."""
         num_rows = rows.shape[0]
-        padded = F.pad(rows, (0, 0, 0, -num_rows % self.row_tile))
+        padding = -num_rows % self.row_tile
+        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
         return self.down[expert](ops.swiglu(self.gate_up[expert](padded)))[:num_rows]
 
 

@@ -40,13 +40,13 @@ def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, experts: "Packed
     chosen = expert_ids.flatten()
     by_expert = torch.argsort(chosen, stable=True)
     counts = torch.bincount(chosen, minlength=experts.num_experts).tolist()
-    outputs = torch.empty(num_rows * top_k, x.shape[1], dtype=x.dtype, device=x.device)
-    first = 0
+    rows, parts, first = x[by_expert // top_k], [], 0
     for expert, count in enumerate(counts):
         if count:
-            pairs = by_expert[first : first + count]
-            outputs[pairs] = experts(expert, x[pairs // top_k])
+            parts.append(experts(expert, rows[first : first + count]))
             first += count
+    outputs = torch.empty_like(rows)
+    outputs[by_expert] = torch.cat(parts)
     return _weighted_sum(outputs.view(num_rows, top_k, -1), weights).to(x.dtype)
 
 
