@@ -82,7 +82,7 @@ test: $(READY) ## Run the tests
 test-fast: $(READY) ## Run the tests that take no more than seconds
 	$(PY) -m pytest -m "not slow"
 
-test-all: $(READY) ## Run the tests with many more random examples
+test-all: $(READY) ## Run the tests, with many more random examples where a test leaves their number open
 	$(PY) -m pytest --hypothesis-profile=thorough --timeout 1200
 
 check: lint typecheck proto-check test ## What CI runs

@@ -1,14 +1,17 @@
 """Serving against transformers on the same checkpoint, and two processes against one: python -m benchmarks.bench_serving
 
-Every round measures all of them, one after the other, so that their ratios hold on a machine whose speed drifts.
+Every round measures all of them, one after the other, so that their ratios hold on a machine whose speed drifts. The exit status is 1 when
+a ratio is below its goal.
 """
 
 import argparse
 import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,11 +23,12 @@ from tests.checkpoints import make_checkpoint
 
 Measure = Callable[[int, int, int], float]
 
+_GOAL_BY_PEER, _GOAL_BY_ONE = 1.0, 0.95
 _COLUMNS = ("streams", "transformers", "one process", "two processes", "two / transformers", "two / one")
 
 
-def main() -> None:
-    """Measure and print."""
+def main() -> int:
+    """Measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(
         description="Serving against transformers on the same checkpoint, and two processes against one.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -45,9 +49,12 @@ def main() -> None:
         print(f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n")
         print("  ".join(_COLUMNS))
         measures = (peer.tokens_per_second, together.tokens_per_second, apart.tokens_per_second)
+        missed = 0
         for streams in options.streams:
             rounds = [_round(measures, streams, options.prompt_tokens, options.max_tokens) for _ in range(options.rounds + 1)]
-            _report(streams, rounds[1:])
+            missed += _report(streams, rounds[1:])
+            print("  ".join(_latencies(apart.summary)), "\n", flush=True)
+    return 1 if missed else 0
 
 
 def _report_start(name: str, processes: TwoProcesses) -> None:
@@ -58,13 +65,22 @@ def _round(measures: Sequence[Measure], streams: int, prompt_tokens: int, max_to
     return [measure(streams, prompt_tokens, max_tokens) for measure in measures]
 
 
-def _report(streams: int, rounds: list[list[float]]) -> None:
+def _report(streams: int, rounds: list[list[float]]) -> int:
+    """Print medians; returns how many goals they miss."""
     rates = [statistics.median(each) for each in zip(*rounds, strict=True)]
     by_peer = statistics.median(apart / peer for peer, _, apart in rounds)
     by_one = statistics.median(apart / together for _, together, apart in rounds)
     figures = (str(streams), *(f"{rate:.1f}" for rate in rates), f"{by_peer:.2f}", f"{by_one:.2f}")
-    print("  ".join(figure.rjust(len(column)) for figure, column in zip(figures, _COLUMNS, strict=True)), flush=True)
+    print("  ".join(figure.rjust(len(column)) for figure, column in zip(figures, _COLUMNS, strict=True)))
+    return (by_peer < _GOAL_BY_PEER) + (by_one < _GOAL_BY_ONE)
+
+
+def _latencies(summary: dict[str, Any]) -> Iterator[str]:
+    """Latencies of the last load of the two processes."""
+    for name, key in (("TTFT", "first_token"), ("TPOT", "per_token"), ("ITL", "gap")):
+        figures = " / ".join(f"{summary[key][quantile] * 1e3:.0f}" for quantile in ("p50", "p95", "p99"))
+        yield f"{name} {figures} ms (p50 / p95 / p99)"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

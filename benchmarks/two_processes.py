@@ -1,7 +1,6 @@
 """A control plane and a worker as users run them, loaded by `python -m clients bench`."""
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,15 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from scripts.demo import free_ports
+
 
 class TwoProcesses:
     """Both processes with their defaults, on free ports. Use it as a context manager."""
 
     def __init__(self, model: Path) -> None:
         self._stack = ExitStack()
-        port, announce_port, worker_port, self._metrics_port, worker_metrics_port = _free_ports(5)
+        port, announce_port, worker_port, self._metrics_port, worker_metrics_port = free_ports(5)
         self._target = f"127.0.0.1:{port}"
         self.seconds_to_ready: dict[str, float] = {}
+        self.summary: dict[str, Any] = {}  # of the last load, as the load generator reports it
         worker = ["worker", "--device", "cpu", "--port", worker_port, "--metrics-port", worker_metrics_port]
         control = ["control_plane", "--port", port, "--announce-port", announce_port, "--metrics-port", self._metrics_port]
         self._start([*worker, "--model", str(model)])
@@ -50,10 +52,10 @@ class TwoProcesses:
 
     def tokens_per_second(self, streams: int, prompt_tokens: int, max_tokens: int) -> float:
         """Generated tokens per second of `streams` greedy requests of fixed lengths that begin together; the server's counts must agree."""
-        return float(self.load(streams, prompt_tokens, max_tokens)["summary"]["output_tokens_per_second"])
+        self.summary = self._load(streams, prompt_tokens, max_tokens)["summary"]
+        return float(self.summary["output_tokens_per_second"])
 
-    def load(self, streams: int, prompt_tokens: int, max_tokens: int) -> dict[str, Any]:
-        """One level of the load generator, as it reports it."""
+    def _load(self, streams: int, prompt_tokens: int, max_tokens: int) -> dict[str, Any]:
         with tempfile.NamedTemporaryFile("r", suffix=".json") as report:
             lengths = ["--prompt-tokens", str(prompt_tokens), "--max-tokens", str(max_tokens)]
             amount = ["--concurrency", str(streams), "--requests", str(streams), "--warmup", "1", "--seed", str(time.time_ns() % 2**31)]
@@ -62,9 +64,3 @@ class TwoProcesses:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             (level,) = json.load(report)["levels"]
             return dict(level)
-
-
-def _free_ports(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [str(each.getsockname()[1]) for each in sockets]

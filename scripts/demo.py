@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="device of the worker (default: %(default)s)")
     parser.add_argument("--prompt", default=PROMPT, help="what to ask (default: %(default)s)")
     options = parser.parse_args()
-    port, announce_port, metrics_port, worker_port, worker_metrics_port = _free_ports(5)
+    port, announce_port, metrics_port, worker_port, worker_metrics_port = free_ports(5)
     control = ["control_plane", "--model", options.model, "--port", port, "--announce-port", announce_port, "--metrics-port", metrics_port]
     control += ["--worker", f"127.0.0.1:{worker_port}"]
     worker = ["worker", "--model", options.model, "--device", options.device, "--port", worker_port, "--metrics-port", worker_metrics_port]
@@ -39,7 +39,7 @@ def main() -> int:
         return _client("generate", options.prompt, "--temperature", "0", "--max-tokens", "64", *target, quiet=False).returncode
 
 
-def _free_ports(count: int) -> list[str]:
+def free_ports(count: int) -> list[str]:
     """Ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -116,13 +116,17 @@ async def test_a_cancelled_stream_gives_its_pages_back(serving: ServingProcess) 
             async for event in events:
                 if isinstance(event, Delta):
                     break
-        await _until(lambda: _metric(serving, "pypto_serving_requests_running") == 0)
+        await _until(lambda: _pages_in_use(serving) == 0)
 
 
 def _metric(serving: ServingProcess, name: str) -> float:
     with urlopen(serving.metrics_url) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{", f"{name},")))
+
+
+def _pages_in_use(serving: ServingProcess) -> float:
+    return sum(_metric(serving, f'pypto_serving_pages{{state="{state}"') for state in ("referenced", "fenced"))
 
 
 async def _until(condition: object) -> None:
