@@ -1,6 +1,7 @@
 """The engine's thread: one event loop for the engine, the worker links and the announcements."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -86,6 +87,8 @@ class EngineThread:
         future: Future[_R] = Future()
 
         def apply(engine: Engine) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(function(engine))
             except Exception as error:  # belongs to the caller, not to the loop
@@ -106,7 +109,7 @@ class EngineThread:
 
     def _soon(self, function: Callable[[Engine], object]) -> None:
         assert self._loop is not None and self._engine is not None, "the engine has not been started"
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # closed: the engine has ended, and whoever runs the process is told
             self._loop.call_soon_threadsafe(function, self._engine)
 
     def _main(self, sink: OutputSink, listening: Future[int], clients_loop: asyncio.AbstractEventLoop) -> None:
