@@ -86,29 +86,25 @@ class ControlPlane:
         told_to_stop = asyncio.create_task(self._stop.drain.wait())
         ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        told_to_stop.cancel()
         self._context_limit.close()
         live.close()
         await server.drain()
-        if engine.failed.done():
-            told_to_stop.cancel()
-            live.fail_all("the engine failed")
-            await server.stop(_LAST_WRITES_SECONDS)
-            return 1
         await self._drain(engine, live)
         await server.stop(0.0 if self._stop.at_once.is_set() else _LAST_WRITES_SECONDS)
         _log.info("stopped")
-        return 0
+        return 1 if engine.failed.done() else 0
 
     async def _drain(self, engine: EngineThread, live: LiveRequests) -> None:
-        """Let running requests finish, while there is time and nobody asks to stop at once."""
+        """Let running requests finish, while there is an engine and time, and nobody asks to stop at once."""
         _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
         engine.drain()
         deadline = time.monotonic() + self._config.drain_seconds
-        while len(live) and not self._stop.at_once.is_set() and time.monotonic() < deadline:
+        while len(live) and not (engine.failed.done() or self._stop.at_once.is_set() or time.monotonic() >= deadline):
             await asyncio.sleep(_IDLE_POLL_SECONDS)
         if len(live):
             _log.warning("requests cut off", extra={"requests": len(live)})
-            live.fail_all("the server is shutting down")
+            live.fail_all("the engine failed" if engine.failed.done() else "the server is shutting down")
 
     def _engine_settings(self, model: ServedModel) -> EngineSettings:
         config = self._config

@@ -209,3 +209,24 @@ async def test_a_failed_engine_ends_the_process_with_exit_code_1(model: Path, mo
     monkeypatch.setattr(Engine, "run", fail)
     async with running(model) as server:
         assert await server.task == 1
+
+
+async def test_an_engine_that_fails_during_a_drain_is_not_waited_for(
+    model: Path, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(engine: Engine) -> None:
+        raise RuntimeError("out of luck")
+
+    worker.options = FakeWorkerOptions(**{**worker.options.__dict__, "step_seconds": 0.05})
+    async with running(model, "--worker", worker.address, "--drain-seconds", "600") as server:
+        await server.health_becomes(SERVING)
+        stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
+        stream = stub.GenerateStream(pb.GenerateStreamRequest(spec=spec(max_tokens=60)))
+        while (await stream.read()).WhichOneof("event") != "delta":
+            pass
+        monkeypatch.setattr(Engine, "drain", lambda engine: monkeypatch.setattr(Engine, "_set_timer", fail))
+        server.stop.take()
+        async with asyncio.timeout(20):
+            assert await server.task == 1
+        for channel in server.channels:
+            await channel.close()
