@@ -1,6 +1,7 @@
 """The fields of a checkpoint's config.json, checked as they are read."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,10 +36,10 @@ class ConfigFields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """A finite number above 0."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise self.refusal(name, "a number above 0")
         return float(value)
 

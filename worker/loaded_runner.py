@@ -1,12 +1,15 @@
 """A model, its KV cache and its runner, ready to execute steps."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from kernels import ops
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
+from worker.checkpoint_error import ModelRefused
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
 from worker.device_thread import ProgressCounter
@@ -17,6 +20,8 @@ from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ModelRunner
 from worker.step import CacheGroup
+
+_log = logging.getLogger(__name__)
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -54,7 +59,8 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
     device = select_device(config.device, config.device_index, config.threads)
     placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, progress)
-    model = load_model(config.model, placement)
+    _warn_without_kernels(device)
+    model = _load_model(config.model, placement)
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
         max_model_len=min(model.description.max_model_len, config.max_model_len or model.description.max_model_len),
@@ -68,11 +74,31 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
         runner=runner,
         limits=limits,
         architecture=model.description.architecture,
-        model_fingerprint=fingerprint_model(config.model),
+        model_fingerprint=_fingerprint(config.model),
         numerics_id=model.numerics_id,
         cache_groups=cache.groups,
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
     )
+
+
+def _warn_without_kernels(device: Device) -> None:
+    if device.kind == "cpu" and ops.kernel_set() == "torch":
+        _log.warning("no C++ kernels for this CPU: the slower torch forms serve", extra={"build": "python -m kernels.cpu.build"})
+
+
+def _load_model(directory: Path, placement: Placement) -> Model:
+    try:
+        return load_model(directory, placement)
+    except (RuntimeError, MemoryError) as error:  # no memory, for the most part
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise StartUpError(f"{directory}: the model can not be loaded: {reason}", exit_code=1) from error
+
+
+def _fingerprint(directory: Path) -> str:
+    try:
+        return fingerprint_model(directory)
+    except OSError as error:
+        raise ModelRefused(f"{error.filename}: {error.strerror}") from error
 
 
 def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None) -> KVCache:

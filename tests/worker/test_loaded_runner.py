@@ -1,0 +1,45 @@
+"""Loading a model into a runner: what goes wrong is one line."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from checkpoints import TinyCheckpoint, make_checkpoint, write_json
+
+from pypto_serving.process.start_up import StartUpError
+from worker.config import read_config
+from worker.device_thread import ProgressCounter
+from worker.loaded_runner import LoadedRunner, load_runner
+
+
+def _load(model: Path) -> LoadedRunner:
+    return load_runner(read_config(["--model", str(model), "--device", "cpu", "--threads", "1", "--num-pages", "8"]), ProgressCounter())
+
+
+def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    config = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", config | {"max_position_embeddings": 10**15})
+    with pytest.raises(StartUpError) as caught:
+        _load(directory)
+    message = str(caught.value)
+    assert message.startswith(f"{directory}: the model can not be loaded: ") and "\n" not in message
+    assert caught.value.exit_code == 1
+
+
+def test_weights_that_can_not_be_read_any_more_are_refused_with_one_line(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    (directory / "gone.safetensors").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StartUpError, match=r"gone\.safetensors"):
+        _load(directory)
+
+
+@pytest.mark.parametrize(("kernel_set", "warnings"), [("torch", 1), ("cpp-1f0c", 0)])
+def test_missing_kernels_are_told_once(
+    tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kernel_set: str, warnings: int
+) -> None:
+    monkeypatch.setattr("kernels.ops.kernel_set", lambda: kernel_set)
+    with caplog.at_level(logging.WARNING):
+        _load(tiny_checkpoint("llama"))
+    assert ["kernels.cpu.build" in str(vars(record)) for record in caplog.records] == [True] * warnings
