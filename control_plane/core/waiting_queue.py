@@ -46,10 +46,6 @@ class WaitingQueue:
     def __len__(self) -> int:
         return sum(len(bucket.entered) for bucket in self._buckets.values())
 
-    def __iter__(self) -> Iterator[Sequence]:
-        for bucket in self._buckets.values():
-            yield from bucket.entered
-
     @property
     def num_stranded(self) -> int:
         """Sequences that no worker in session can take."""

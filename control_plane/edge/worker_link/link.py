@@ -30,19 +30,11 @@ class LinkPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What can be seen of a link. Fields of the session are empty or 0 without one."""
+    """What can be seen of a link."""
 
     address: str
     phase: LinkPhase
     trouble: str  # what is wrong; empty in session
-    incarnation: str
-    epoch: int
-    numerics_id: str
-    sent_step_id: int
-    acked_step_id: int
-    silence_seconds: float
-    last_step_bytes: int
-    round_trip_seconds: float  # of the last step answered
 
 
 class WorkerLink:
@@ -78,21 +70,7 @@ class WorkerLink:
 
     def state(self) -> LinkState:
         """Picture of the link."""
-        session = self._session
-        description = session.description if session else None
-        return LinkState(
-            address=self.address,
-            phase=self._phase(),
-            trouble=self._trouble,
-            incarnation=description.incarnation if description else "",
-            epoch=description.epoch if description else 0,
-            numerics_id=description.numerics_id if description else "",
-            sent_step_id=session.sent_step_id if session else 0,
-            acked_step_id=session.acked_step_id if session else 0,
-            silence_seconds=self._surroundings.clock() - session.heard_at if session else 0.0,
-            last_step_bytes=session.last_step_bytes if session else 0,
-            round_trip_seconds=session.round_trip_seconds if session else 0.0,
-        )
+        return LinkState(self.address, self._phase(), self._trouble)
 
     def announced(self, incarnation: str) -> None:
         """The worker was heard of: cut the pause before the next dial short if it is news."""

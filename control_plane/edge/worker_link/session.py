@@ -69,8 +69,6 @@ class WorkerSession:
         self._is_resetting = False
         self._is_over = False
         self.heard_at = surroundings.clock()
-        self.last_step_bytes = 0
-        self.round_trip_seconds = 0.0
 
     @property
     def description(self) -> WorkerDescription:
@@ -86,11 +84,6 @@ class WorkerSession:
     def has_work(self) -> bool:
         """Whether the worker owes an answer."""
         return bool(self._sent) or self._is_resetting
-
-    @property
-    def sent_step_id(self) -> int:
-        """Highest step submitted."""
-        return self._sent_step_id
 
     @property
     def acked_step_id(self) -> int:
@@ -112,8 +105,7 @@ class WorkerSession:
         self._sent.append(_SentStep(step.step_id, frame, self._clock()))
         self._sent_step_id = step.step_id
         self._send(frame)
-        self.last_step_bytes = frame.ByteSize()
-        self._metrics.step_sent(self._description.address, self.last_step_bytes)
+        self._metrics.step_sent(self._description.address, frame.ByteSize())
 
     def reset(self) -> None:
         """Make the worker forget everything; answered by `WorkerEvents.reset_done`."""
@@ -221,8 +213,7 @@ class WorkerSession:
         self._acked_step_id = message.step_id
         self._is_blank = False
         self._watchdog.answered()
-        self.round_trip_seconds = self.heard_at - sent.submitted_at
-        self._metrics.step_answered(self._description.address, self.round_trip_seconds)
+        self._metrics.step_answered(self._description.address, self.heard_at - sent.submitted_at)
         self._events.step_done(self, result)
 
     def _read(self, sent: _SentStep, message: worker_pb2.StepResult) -> StepResult:
