@@ -53,7 +53,7 @@ class Replica:
     def __init__(self, description: WorkerDescription, options: SchedulerOptions) -> None:
         self.description = description
         self.max_step_tokens = min(description.max_step_tokens, options.max_step_tokens)
-        # Every running sequence gets at least one token per step.
+        # Were there more, not every decode would run in every step.
         self.max_running = min(description.max_lanes, options.max_sequences, self.max_step_tokens)
         self.max_steps_in_flight = min(description.max_steps_in_flight, options.max_steps_in_flight)
         self.draining = False
@@ -90,6 +90,12 @@ class Replica:
         return len(self._in_flight)
 
     @property
+    def sequences_in_flight(self) -> list[Sequence]:
+        """Sequences that a step in flight computes, each once."""
+        runs = [(sequence, generation) for sent in self._in_flight for sequence, generation, *_ in sent.runs]
+        return list(dict.fromkeys(sequence for sequence, generation in runs if sequence.generation == generation))
+
+    @property
     def takes_step(self) -> bool:
         """Whether another step may be sent now."""
         return len(self._in_flight) < self.max_steps_in_flight and not self.resetting
@@ -103,10 +109,6 @@ class Replica:
     def num_pending_tokens(self) -> int:
         """Tokens that wait to be computed here."""
         return sum(sequence.num_unscheduled_tokens for sequence in self.running)
-
-    def sequences_in_flight(self) -> set[Sequence]:
-        """Sequences that a dispatched step computes."""
-        return {sequence for sent in self._in_flight for sequence, generation, *_ in sent.runs if sequence.generation == generation}
 
     # Sequences
 

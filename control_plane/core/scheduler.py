@@ -247,7 +247,7 @@ class Scheduler:
 
     def _count_losses(self, replica: Replica) -> list[Sequence]:
         exhausted = []
-        for sequence in replica.sequences_in_flight():
+        for sequence in replica.sequences_in_flight:
             sequence.num_losses += 1
             if sequence.num_losses >= self.options.max_losses:
                 exhausted.append(sequence)

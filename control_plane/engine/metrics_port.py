@@ -61,7 +61,7 @@ class EngineGauges:
     num_running: int = 0  # sequences that hold a lane
     num_waiting_for_capacity: int = 0
     num_waiting_for_worker: int = 0  # no worker in session can take them
-    num_waiting_tokens: int = 0
+    num_waiting_tokens: int = 0  # known tokens of sequences that wait
     max_model_len: int = 0  # 0 until the first worker is in session
     healthy: bool = True  # False after an unexpected error that no request could be blamed for
 
