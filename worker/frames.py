@@ -240,9 +240,10 @@ def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescriptio
     field = f"step.admissions.page_tables ({group.name})"
     pages = _ids(table.page_ids, field, _MAX_UINT32 + 1)
     _check_range(f"{field} (length)", len(pages), 0, _max_table_length(group, worker))
-    used = pages if group.window_tokens is None else pages[pages != NO_PAGE]
-    if len(used) and int(used.max()) >= group.num_pages:
-        raise FrameError(f"{field}: {used.max()} is not below {group.num_pages}, the pages of the group")
+    num_gone = 0 if group.window_tokens is None else int(np.count_nonzero(pages == NO_PAGE))  # they come first
+    held = pages[num_gone:]
+    if len(held) and int(held.max()) >= group.num_pages:
+        raise FrameError(f"{field}: {held.max()} is not below {group.num_pages}, the pages of the group")
     return pages
 
 

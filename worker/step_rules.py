@@ -1,4 +1,7 @@
-"""The rules by which a step changes lanes and picks those that run; protos/pypto_serving/worker/v1/worker.proto states them."""
+"""The rules by which a step changes lanes and picks those that run; protos/pypto_serving/worker/v1/worker.proto states them.
+
+What can be told without the lanes (ranges, lengths, lanes named twice) was checked when the step was decoded, see worker.frames.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,9 +66,8 @@ class StepRules:
     """Applies steps to lane records."""
 
     def __init__(self, limits: RunnerLimits, groups: Sequence[CacheGroup]) -> None:
-        self._limits = limits
+        self._max_step_tokens = limits.max_step_tokens
         self._page_tokens = np.array([group.page_tokens for group in groups], dtype=np.int64)
-        self._num_pages = np.array([group.num_pages for group in groups], dtype=np.int64)
         self._windows = np.array([group.window_tokens or _NO_WINDOW for group in groups], dtype=np.int64)
         self.max_table_lengths: Ints = -(-limits.max_model_len // self._page_tokens)
 
@@ -82,13 +84,15 @@ class StepRules:
         return run
 
     def _release(self, records: LaneRecords, lanes: Ids) -> None:
-        self._check_lanes(records, "released_lanes", lanes)
-        _check_distinct("released_lanes", lanes)
+        _check_live(records, "released_lanes", lanes)
         records["live"][lanes] = False
 
     def _admit(self, records: LaneRecords, admission: LaneAdmission) -> None:
-        self._check_admission(records, admission)
-        tables = [self._measure_table(group, table) for group, table in enumerate(admission.page_tables)]
+        record = records[admission.lane]
+        if record["live"]:
+            raise InvalidStep(f"admissions.lane: {admission.lane} is live, it has to be free")
+        if admission.generation <= record["generation"]:
+            raise InvalidStep(f"admissions.generation: {admission.generation}, lane {admission.lane} had {record['generation']} already")
         records[admission.lane] = (
             True,
             False,
@@ -99,77 +103,27 @@ class StepRules:
             admission.num_prompt_tokens,
             admission.final_length,
             admission.min_length,
-            [length for length, _ in tables],
-            [trimmed for _, trimmed in tables],
+            [len(table) for table in admission.page_tables],
+            [np.count_nonzero(table == NO_PAGE) for table in admission.page_tables],
         )
-
-    def _check_admission(self, records: LaneRecords, admission: LaneAdmission) -> None:
-        limits, num_tokens = self._limits, len(admission.token_ids)
-        _check_between("lane", admission.lane, 0, limits.max_lanes - 1)
-        record = records[admission.lane]
-        if record["live"]:
-            raise InvalidStep(f"admissions.lane: {admission.lane} is live, it has to be free")
-        if admission.generation <= record["generation"]:
-            raise InvalidStep(f"admissions.generation: {admission.generation}, lane {admission.lane} had {record['generation']} already")
-        _check_between("token_ids (length)", num_tokens, 1, limits.max_model_len)
-        _check_between("num_prompt_tokens", admission.num_prompt_tokens, 1, num_tokens)
-        _check_between("num_computed_tokens", admission.num_computed_tokens, 0, num_tokens - 1)
-        _check_between("final_length", admission.final_length, num_tokens, limits.max_model_len)
-        _check_between("partition", admission.partition, 0, limits.num_partitions - 1)
-        _check_between("page_tables (number)", len(admission.page_tables), len(self._page_tokens), len(self._page_tokens))
-        sampling = admission.sampling
-        _check_between(
-            "sampling.bias_values (length)", len(sampling.bias_values), len(sampling.bias_token_ids), len(sampling.bias_token_ids)
-        )
-        for field, ids in (
-            ("token_ids", admission.token_ids),
-            ("end_token_ids", admission.end_token_ids),
-            ("sampling.bias_token_ids", sampling.bias_token_ids),
-        ):
-            if len(ids):
-                _check_between(field, int(ids.max()), 0, limits.vocab_size - 1)
-
-    def _measure_table(self, group: int, table: Ids) -> tuple[int, int]:
-        """Length of a page table, and how many leading entries left the window."""
-        _check_between(f"page_tables[{group}] (length)", len(table), 0, int(self.max_table_lengths[group]))
-        num_trimmed = int((table == NO_PAGE).sum())
-        wrong = table[num_trimmed:] >= self._num_pages[group]
-        _check(wrong, lambda i: f"admissions.page_tables[{group}]: {table[num_trimmed + i]} is not below {self._num_pages[group]}")
-        return len(table), num_trimmed
 
     def _trim(self, records: LaneRecords, step: StepInput) -> None:
         lanes, groups, entries = step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries
-        self._check_table_columns(records, "trimmed", lanes, groups, entries)
+        _check_live(records, "trimmed_lanes", lanes)
         lengths = records["num_pages"][lanes, groups]
         _check(entries > lengths, lambda i: f"trimmed_entries: {entries[i]}, the page table of lane {lanes[i]} has {lengths[i]}")
         np.maximum.at(records["num_trimmed"], (lanes, groups), entries)
 
     def _grow(self, records: LaneRecords, step: StepInput) -> None:
-        lanes, groups, pages = step.grown_lanes, step.grown_groups, step.grown_pages
-        self._check_table_columns(records, "grown", lanes, groups, pages)
-        limits = self._num_pages[groups]
-        _check(pages >= limits, lambda i: f"grown_pages: {pages[i]} is not below {limits[i]}")
+        lanes, groups = step.grown_lanes, step.grown_groups
+        _check_live(records, "grown_lanes", lanes)
         np.add.at(records["num_pages"], (lanes, groups), 1)
         lengths, longest = records["num_pages"][lanes, groups], self.max_table_lengths[groups]
         _check(lengths > longest, lambda i: f"grown_lanes: lane {lanes[i]} gets {lengths[i]} pages, limit {longest[i]}")
 
-    def _check_table_columns(self, records: LaneRecords, prefix: str, lanes: Ids, groups: Ids, values: Ids) -> None:
-        if not len(lanes) == len(groups) == len(values):
-            raise InvalidStep(f"{prefix}_lanes: {len(lanes)} entries beside {len(groups)} groups and {len(values)} values")
-        self._check_lanes(records, f"{prefix}_lanes", lanes)
-        num_groups = len(self._page_tokens)
-        _check(groups >= num_groups, lambda i: f"{prefix}_groups: {groups[i]} is not below {num_groups}")
-
-    def _check_lanes(self, records: LaneRecords, field: str, lanes: Ids) -> None:
-        _check(lanes >= len(records), lambda i: f"{field}: {lanes[i]} is not below {len(records)}")
-        _check(~records["live"][lanes], lambda i: f"{field}: lane {lanes[i]} is not live")
-
     def _select(self, records: LaneRecords, step: StepInput) -> Run:
         lanes, tokens = step.chunk_lanes, step.chunk_tokens.astype(np.int64)
-        if len(lanes) != len(tokens):
-            raise InvalidStep(f"chunk_lanes: {len(lanes)} entries beside {len(tokens)} chunk_tokens")
-        self._check_lanes(records, "chunk_lanes", lanes)
-        _check_distinct("chunk_lanes", lanes)
+        _check_live(records, "chunk_lanes", lanes)
         runnable = records["live"] & ~records["ended"]
         pending = records["num_tokens"] - records["num_computed"]
         _check(
@@ -185,8 +139,8 @@ class StepRules:
 
     def _check_run(self, records: LaneRecords, run: Run) -> None:
         num_tokens = int(run.counts.sum())
-        if num_tokens > self._limits.max_step_tokens:
-            raise InvalidStep(f"chunk_tokens: {num_tokens} tokens run in all, limit {self._limits.max_step_tokens}")
+        if num_tokens > self._max_step_tokens:
+            raise InvalidStep(f"chunk_tokens: {num_tokens} tokens run in all, limit {self._max_step_tokens}")
         ends = run.starts + run.counts
         room = (records["num_pages"][run.lanes] * self._page_tokens).min(axis=1)
         _check(ends > room, lambda i: f"grown_lanes: lane {run.lanes[i]} has pages for {room[i]} tokens and runs up to {ends[i]}")
@@ -196,14 +150,8 @@ class StepRules:
 
     def _check_masks(self, records: LaneRecords, run: Run, masks: dict[int, bytes]) -> None:
         lanes = np.fromiter(masks, dtype=np.uint32, count=len(masks))
-        self._check_lanes(records, "masks", lanes)
+        _check_live(records, "masks", lanes)
         _check(~records["constrained"][lanes], lambda i: f"masks: lane {lanes[i]} is not constrained")
-        num_bytes = -(-self._limits.vocab_size // 8)
-        lengths = np.fromiter(map(len, masks.values()), dtype=np.int64, count=len(masks))
-        _check(
-            lengths != num_bytes,
-            lambda i: f"masks: {lengths[i]} bytes for lane {lanes[i]}, allowed are {num_bytes}",
-        )
         waiting = run.lanes[run.samples & records["constrained"][run.lanes]]
         _check(~np.isin(waiting, lanes), lambda i: f"masks: none for lane {waiting[i]}, which is constrained and samples")
 
@@ -213,11 +161,5 @@ def _check(wrong: Bools, describe: Callable[[int], str]) -> None:
         raise InvalidStep(describe(int(wrong.argmax())))
 
 
-def _check_between(field: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidStep(f"admissions.{field}: {value}, allowed are {low} to {high}")
-
-
-def _check_distinct(field: str, lanes: Ids) -> None:
-    if len(lanes) > 1 and len(np.unique(lanes)) < len(lanes):
-        raise InvalidStep(f"{field}: names a lane twice")
+def _check_live(records: LaneRecords, field: str, lanes: Ids) -> None:
+    _check(~records["live"][lanes], lambda i: f"{field}: lane {lanes[i]} is not live")
