@@ -86,13 +86,15 @@ class Attempts:
         resuming = num_tokens is not None
         if error.code is grpc.StatusCode.DEADLINE_EXCEEDED and self._timeout is not None:
             raise self._timed_out("the answer took longer", error) from error
-        if not _is_passing(error, resuming):
+        if not _is_passing(error, resuming, is_first=self._num_failures == 0):
             raise error
         failed_at, now = self.target, self._clock()
         delay = max(self._turn_to_next(now), error.retry_after_seconds or 0.0)
         limit = self._patience.resume_seconds if resuming else self._patience.connect_seconds
         assert self._trouble_since is not None
         if now + delay - self._trouble_since >= limit:
+            if error.code is grpc.StatusCode.ALREADY_EXISTS:
+                raise error
             raise self._give_up(error, num_tokens) from error
         if self._deadline is not None and now + delay >= self._deadline:
             raise self._timed_out(f"last failure: {error.message}", error) from error
@@ -133,8 +135,13 @@ class Attempts:
         return ServerUnreachable(error.code, message, error.request_id)
 
 
-def _is_passing(error: ServingError, resuming: bool) -> bool:
-    if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        # A new request is told that the queue is full; one that has begun keeps its place in line.
-        return resuming and error.retry_after_seconds is not None
-    return error.code is grpc.StatusCode.UNAVAILABLE
+def _is_passing(error: ServingError, resuming: bool, is_first: bool) -> bool:
+    match error.code:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            # A new request is told that the queue is full; one that has begun keeps its place in line.
+            return resuming and error.retry_after_seconds is not None
+        case grpc.StatusCode.ALREADY_EXISTS:
+            # Our own earlier attempt may have the id, until the server notices that nobody listens to it any more.
+            return not (resuming or is_first)
+        case code:
+            return code is grpc.StatusCode.UNAVAILABLE

@@ -86,6 +86,26 @@ def test_servers_wish_for_a_later_return_is_respected():
     assert tries.delay_after(busy, 1) == 3.0
 
 
+def test_an_id_that_an_earlier_attempt_may_have_taken_is_tried_again():
+    taken = ServingError(grpc.StatusCode.ALREADY_EXISTS, "request_id 'x' is in use by a live request")
+    with pytest.raises(ServingError, match="in use"):
+        attempts().delay_after(taken)
+    tries = attempts()
+    tries.delay_after(LOST)
+    assert tries.delay_after(taken) == 0.2
+
+
+def test_an_id_that_stays_taken_is_told_as_it_is():
+    clock = Clock()
+    taken = ServingError(grpc.StatusCode.ALREADY_EXISTS, "request_id 'x' is in use by a live request")
+    tries = attempts(clock=clock, connect_seconds=5)
+    tries.delay_after(LOST)
+    clock.now += 5
+    with pytest.raises(ServingError) as caught:
+        tries.delay_after(taken)
+    assert caught.value is taken
+
+
 def test_no_target_is_refused():
     with pytest.raises(ServingError, match="targets"):
         Targets([])
