@@ -120,7 +120,7 @@ class LiveRequests:
             if sequence in self._generations:
                 self._finish(self._generations[sequence], Ending(FinishReason.LENGTH), now)
         for sequence, message in outcome.failed:
-            self.fail_sequence(sequence, Failure.INTERNAL, message)
+            self.fail_sequence(sequence, Failure.INTERNAL, f"{message}, request_id {sequence.request_id!r}")
 
     def _take_token(self, generation: Generation, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
         spec = generation.request.spec

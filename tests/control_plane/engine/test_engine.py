@@ -217,7 +217,7 @@ def test_a_lane_error_ends_its_request_only():
     bench.worker.failing_lanes[0] = "not a number"
     bench.run()
     assert failure_of(bench, "a") is Failure.INTERNAL
-    assert "not a number" in bench.sink.failed["a"].message
+    assert bench.sink.failed["a"].message == "not a number, request_id 'a'"
     assert bench.sink.output_of("b") == solo(PROMPT, 20)
 
 
