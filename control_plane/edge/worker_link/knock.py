@@ -4,6 +4,8 @@ import asyncio
 import enum
 import socket
 
+from pypto_serving.process.address import split_address
+
 
 class Answer(enum.Enum):
     """What became of a connection."""
@@ -21,14 +23,6 @@ async def knock(address: str, timeout_seconds: float) -> Answer:
             return await _knock_at_each(*split_address(address))
     except TimeoutError:
         return Answer.SILENT
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split host:port; raises ValueError naming the address."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"worker address {address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def _knock_at_each(host: str, port: int) -> Answer:

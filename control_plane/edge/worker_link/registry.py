@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from control_plane.edge.worker_link.knock import split_address
 from control_plane.edge.worker_link.link import LinkState, WorkerLink
 from control_plane.edge.worker_link.session import Surroundings
 from control_plane.edge.worker_link.settings import LinkSettings
+from pypto_serving.process.address import split_address
 
 logger = logging.getLogger(__name__)
 

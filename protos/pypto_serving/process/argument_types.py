@@ -2,6 +2,8 @@
 
 import argparse
 
+from pypto_serving.process.address import split_address
+
 _MAX_INT = 2**31 - 1
 _MAX_SECONDS = 86400.0
 
@@ -38,9 +40,10 @@ def positive_seconds(text: str) -> float:
 
 def address(text: str) -> str:
     """host:port."""
-    host, _, number = text.rpartition(":")
-    if not host or not number.isdecimal() or not 0 < int(number) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not host:port")
+    try:
+        split_address(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not host:port") from None
     return text
 
 

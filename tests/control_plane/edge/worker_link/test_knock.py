@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from control_plane.edge.worker_link.knock import Answer, knock, split_address
+from control_plane.edge.worker_link.knock import Answer, knock
 
 
 @pytest.fixture
@@ -30,14 +30,3 @@ async def test_a_name_that_means_nothing_is_unreachable():
 
 async def test_no_time_is_silence():
     assert await knock("127.0.0.1:1", 0) is Answer.SILENT
-
-
-def test_addresses_of_both_families_are_split():
-    assert split_address("[::1]:50061") == ("::1", 50061)
-    assert split_address("worker:1") == ("worker", 1)
-
-
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])
-def test_what_is_no_address_is_refused(address):
-    with pytest.raises(ValueError, match="is not host:port"):
-        split_address(address)
