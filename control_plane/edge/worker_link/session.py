@@ -12,7 +12,7 @@ from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.mirror import LaneMirror
 from control_plane.edge.worker_link.results import sampled_columns, step_result
 from control_plane.edge.worker_link.watchdog import Watchdog
-from control_plane.engine.ports import WorkerEvents
+from control_plane.engine.ports import WorkerEvents, WorkerRefused
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -191,9 +191,14 @@ class WorkerSession:
         self._watchdog.heard()
 
     def _join(self) -> None:
-        self._events.worker_joined(self)
         self._is_joined = True
         self._metrics.worker_connected(self._description.address, self._description.epoch)
+        try:
+            self._events.worker_joined(self)
+        except WorkerRefused:
+            self._is_joined = False
+            self._metrics.worker_disconnected(self._description.address)
+            raise
 
     def _take_result(self, message: worker_pb2.StepResult) -> None:
         if self._is_muted:

@@ -81,6 +81,13 @@ async def test_a_worker_that_the_engine_refuses_is_let_go_of_without_a_word(star
     await events.expect("worker_joined")
 
 
+async def test_an_engine_that_fails_while_a_worker_joins_is_told_of_its_end(start_worker, make_registry, events, monkeypatch):
+    monkeypatch.setattr(events, "worker_joined", lambda worker: 1 / 0)
+    worker = await start_worker()
+    make_registry(worker.address)
+    assert "division" in (await events.expect("worker_lost")).detail
+
+
 async def test_the_same_worker_at_two_addresses_is_used_once(start_worker, make_registry, events):
     worker = await start_worker()
     port = worker.address.rpartition(":")[2]
