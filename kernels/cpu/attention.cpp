@@ -124,13 +124,14 @@ class Attention {
   // Finds the tokens at positions start .. start + 64 in the caches, those below `end` that have a page.
   void locate(const Task& task, int64_t start, int64_t end) {
     const int64_t page_tokens = problem_.k_cache.size(1), stride = problem_.num_kv_heads() * width_;
-    const int64_t num_pages = problem_.page_table.size(1);
+    const int64_t num_pages = problem_.page_table.size(1), cache_pages = problem_.k_cache.size(0);
     const int32_t* pages = problem_.page_table.const_data_ptr<int32_t>() + task.sequence * num_pages;
     next_.head = task.head;
     std::fill_n(next_.tokens, kKeyTile, -1);
     end = std::min({end, start + kKeyTile, num_pages * page_tokens});
     for (int64_t position = start; position < end;) {
       const int64_t page = pages[position / page_tokens], first = position % page_tokens;
+      TORCH_CHECK_INDEX(page < cache_pages, "paged_attention: page ", page, " of ", cache_pages);
       const int64_t page_end = std::min(end, position - first + page_tokens);
       int64_t offset = (page * page_tokens + first) * stride;
       for (; position < page_end; ++position, offset += stride)
@@ -212,13 +213,16 @@ std::vector<Task> cut(const Problem& problem, const at::Tensor& query_starts) {
   const bool spread = num_sequences < 4 * at::get_num_threads();
   const int64_t max_count = std::max<int64_t>(1, kMaxRows / group);
   std::vector<Task> tasks;
-  for (int64_t sequence = 0; sequence < num_sequences; ++sequence)
+  for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
+    TORCH_CHECK_INDEX(starts[sequence] >= 0 && starts[sequence + 1] <= problem.q.size(0), "paged_attention: rows ", starts[sequence], " to ",
+                      starts[sequence + 1], " of ", problem.q.size(0));
     for (int64_t first = starts[sequence]; first < starts[sequence + 1]; first += max_count) {
       const int64_t count = std::min<int64_t>(max_count, starts[sequence + 1] - first);
       const int64_t heads = spread ? 1 : std::clamp<int64_t>(kMaxRows / (count * group), 1, num_heads);
       for (int64_t head = 0; head < num_heads; head += heads)
         tasks.push_back({sequence, first, count, head, std::min(heads, num_heads - head)});
     }
+  }
   return tasks;
 }
 

@@ -119,3 +119,19 @@ def test_great_scores_do_not_overflow(form, paged):
     sequences = paged([100])
     sequences.queries[0].mul_(1000)
     assert sequences.attend(form, [(0, 0, 100)]).isfinite().all()
+
+
+def test_page_beyond_the_cache_is_refused(form, paged):
+    sequences = paged([20])
+    sequences.page_table[0, 1] = len(sequences.k_cache)
+    with pytest.raises(IndexError):
+        sequences.attend(form, [(0, 0, 20)])
+
+
+def test_rows_beyond_the_batch_are_refused(form, paged):
+    sequences = paged([20])
+    starts = torch.tensor([0, 21], dtype=torch.int32)
+    with pytest.raises(IndexError):
+        form.paged_attention(
+            sequences.queries[0], sequences.k_cache, sequences.v_cache, sequences.page_table, starts, torch.arange(20), 0.1, 0
+        )
