@@ -95,10 +95,6 @@ class Session(Generic[ResultT]):
         """Steps taken in and not yet answered."""
         return self.last_step_id - self._answered_step_id
 
-    def is_current(self, stream: int) -> bool:
-        """Whether `stream` is the one open stream."""
-        return stream == self._stream
-
     def open(self, opening: Opening, now: float) -> Grant[ResultT]:
         """Accept a Hello, which replaces any other stream; raises HeldError when another control plane's stream is open and alive."""
         self.expire(now)
