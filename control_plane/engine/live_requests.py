@@ -13,6 +13,7 @@ from control_plane.engine.ports import (
     GenerationRequest,
     Output,
     PromptLogprobs,
+    RequestAccepted,
     RequestFailed,
 )
 from control_plane.engine.request import Ending, Generation, LiveRequest, push_token
@@ -68,6 +69,7 @@ class LiveRequests:
 
     def _begin(self, spec: GenerationRequest, now: float) -> None:
         live = self._requests[spec.request_id] = LiveRequest(spec)
+        self._outputs.append(RequestAccepted(spec.request_id))
         endings = [live.add(choice) for choice in spec.choices]
         for generation, ending in endings:
             sequence = generation.sequence

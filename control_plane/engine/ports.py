@@ -110,6 +110,13 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestAccepted:
+    """The engine has taken a request in: the first output of every request that is not refused."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceDelta:
     """New output of one choice."""
 
@@ -156,7 +163,7 @@ class RequestFailed:
     retry_after_seconds: float | None = None  # with QUEUE_FULL: when a place in the queue is likely
 
 
-Output = SequenceDelta | PromptLogprobs | SequenceFinished | RequestFailed
+Output = RequestAccepted | SequenceDelta | PromptLogprobs | SequenceFinished | RequestFailed
 
 
 class OutputSink(Protocol):

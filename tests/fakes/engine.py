@@ -27,6 +27,7 @@ from control_plane.engine.ports import (
     Output,
     OutputSink,
     PromptLogprobs,
+    RequestAccepted,
     RequestFailed,
     SequenceDelta,
     SequenceFinished,
@@ -74,6 +75,7 @@ class ScriptedEngine:
         if self.failure:
             self.sink.publish([replace(self.failure, request_id=request.request_id)])
         else:
+            self.sink.publish([RequestAccepted(request.request_id)])
             self._tasks[request.request_id] = asyncio.get_running_loop().create_task(self._generate(request))
 
     def abort(self, request_id: str) -> None:

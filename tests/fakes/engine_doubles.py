@@ -7,7 +7,15 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import ChoiceSpec, GenerationRequest, PromptLogprobs, RequestFailed, SequenceDelta, SequenceFinished
+from control_plane.engine.ports import (
+    ChoiceSpec,
+    GenerationRequest,
+    PromptLogprobs,
+    RequestAccepted,
+    RequestFailed,
+    SequenceDelta,
+    SequenceFinished,
+)
 
 
 class FakeClock:
@@ -66,6 +74,7 @@ class RecordingSink:
     """Keeps the output, and checks that it is in order, exactly once, and that nothing follows an end."""
 
     def __init__(self) -> None:
+        self.accepted: set[str] = set()
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.texts: dict[tuple[str, int], str] = {}
         self.finished: dict[tuple[str, int], SequenceFinished] = {}
@@ -82,6 +91,9 @@ class RecordingSink:
                 self.finished[output.request_id, output.choice] = output
             elif isinstance(output, RequestFailed):
                 self.failed[output.request_id] = output
+            elif isinstance(output, RequestAccepted):
+                assert output.request_id not in self.accepted or output.request_id in self.failed
+                self.accepted.add(output.request_id)
             else:
                 assert output.request_id not in self.prompt_logprobs
                 self.prompt_logprobs[output.request_id] = output

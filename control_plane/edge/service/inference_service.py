@@ -59,6 +59,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         admitted = await self._admission.admit(request.spec)
         gatherer = DeltaGatherer(self._responses, admitted.started.effective.output.stream_interval)
         async with self._live.open(admitted.request) as stream:
+            await stream.accepted()
             await context.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
             while outputs := await stream.take():
                 for event in gatherer.events(outputs):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from control_plane.edge.service.errors import AlreadyExists, Unavailable, error_of
-from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed, SequenceFinished
+from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceFinished
 
 
 class EnginePort(Protocol):
@@ -29,10 +29,14 @@ class RequestStream:
         self._num_unfinished = len(request.choices)
         self._outputs: list[Output] = []
         self._failed: RequestFailed | None = None
+        self._answered = asyncio.Event()  # accepted or refused
         self._arrived = asyncio.Event()
 
     def put(self, output: Output) -> None:
         """Take output of the request."""
+        self._answered.set()
+        if isinstance(output, RequestAccepted):
+            return
         if isinstance(output, RequestFailed):
             self._failed = output
         else:
@@ -41,6 +45,12 @@ class RequestStream:
         self._arrived.set()
         if self._failed or not self._num_unfinished:
             self.ended.set()
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request in; raises a RequestError when it refuses."""
+        await self._answered.wait()
+        if self._failed and not self._outputs:
+            raise error_of(self._failed)
 
     async def take(self) -> Sequence[Output]:
         """Wait for output and return all there is; nothing once the request has ended, or a RequestError raised if it failed."""

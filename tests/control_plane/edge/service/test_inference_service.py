@@ -186,7 +186,8 @@ async def test_failures_of_the_engine_become_statuses(plane: FakeControlPlane) -
 
 async def test_a_full_queue_says_when_to_come_again(plane: FakeControlPlane) -> None:
     plane.engine.failure = RequestFailed("", Failure.QUEUE_FULL, "full", retry_after_seconds=1.5)
-    error = await status_of(plane.events(text="Hi"))
+    events = plane.stream(text="Hi")
+    error = await status_of(events.read())  # instead of Started
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert dict(error.trailing_metadata())["retry-after-ms"] == "1500"
 
