@@ -54,11 +54,8 @@ class Generation:
             return pb.GenerateStreamRequest(spec=self._spec)
         spec = pb.GenerationSpec()
         spec.CopyFrom(self._spec)
-        prompt = spec.WhichOneof("prompt")
-        if prompt:
-            spec.ClearField(prompt)
-        if self._prompt_logprobs is not None:
-            spec.output.ClearField("prompt_logprobs")
+        for field in ("text", "token_ids", "chat", "sampling", "stopping", "output", "n"):  # the resume stands in their place
+            spec.ClearField(field)
         spec.request_id = self._started.request_id
         spec.resume.CopyFrom(self._resume(self._started))
         return pb.GenerateStreamRequest(spec=spec)
@@ -68,9 +65,13 @@ class Generation:
             pb.ResumedChoice(index=index, token_ids=received.token_ids, finished=received.finished is not None)
             for index, received in self._received.items()
         ]
+        effective = pb.EffectiveParameters()
+        effective.CopyFrom(started.effective)
+        if self._prompt_logprobs is not None:
+            effective.output.ClearField("prompt_logprobs")
         return pb.Resume(
             key=started.resume_key,
-            effective=started.effective,
+            effective=effective,
             prompt_token_ids=started.prompt_token_ids,
             model_fingerprint=started.model_fingerprint,
             choices=choices,

@@ -53,7 +53,8 @@ async def test_resume_sends_what_was_received_and_not_the_prompt(server):
     assert (spec.resume.key, spec.resume.model_fingerprint, spec.resume.effective.sampling.seed) == (b"key", "f1", 5)
     assert tuple(spec.resume.prompt_token_ids) == PROMPT_IDS
     assert [(choice.index, list(choice.token_ids), choice.finished) for choice in spec.resume.choices] == [(0, [100, 101], False)]
-    assert not spec.output.HasField("prompt_logprobs")
+    assert not spec.resume.effective.output.HasField("prompt_logprobs")
+    assert not any(spec.HasField(field) for field in ("sampling", "stopping", "output", "n"))
 
 
 async def test_resume_of_several_choices_keeps_those_that_finished(server):

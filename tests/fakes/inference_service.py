@@ -59,7 +59,7 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         if spec.HasField("resume") and spec.resume.model_fingerprint != self.fingerprint:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"resume.model_fingerprint: this is {self.fingerprint}")
         yield pb.GenerateStreamResponse(started=self._started(spec))
-        if spec.output.HasField("prompt_logprobs"):
+        if self._output(spec).HasField("prompt_logprobs"):
             yield pb.GenerateStreamResponse(prompt_logprobs=pb.PromptLogprobs(entries=[pb.TokenLogprob(token_id=7)]))
         try:
             async for event in self._script(spec, fault, context):
@@ -98,14 +98,18 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         stopping = spec.stopping
         return (stopping.max_tokens if stopping.HasField("max_tokens") else self.default_max_tokens), spec.n or 1
 
+    def _output(self, spec):
+        return spec.resume.effective.output if spec.HasField("resume") else spec.output
+
     def _started(self, spec):
         max_tokens, num_choices = self._limits(spec)
         started = pb.Started(request_id=spec.request_id or "fake-1", model="fake", model_fingerprint=self.fingerprint, resume_key=b"key")
-        started.effective.sampling.seed = spec.sampling.seed or 42
+        started.effective.sampling.seed = spec.resume.effective.sampling.seed or spec.sampling.seed or 42
         started.effective.stopping.max_tokens = max_tokens
         started.effective.n = num_choices
+        started.effective.output.CopyFrom(self._output(spec))
         started.num_prompt_tokens = len(PROMPT_IDS)
-        if spec.output.prompt_token_ids:
+        if self._output(spec).prompt_token_ids:
             started.prompt_token_ids.extend(PROMPT_IDS)
         return started
 

@@ -160,3 +160,15 @@ def test_the_command_line_streams_an_answer(serving: ServingProcess) -> None:
     command = [sys.executable, "-m", "clients", "generate", "Hello", "--target", serving.address, "--max-tokens", "8", "--json"]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(answer.stdout.splitlines()[-1])["usage"]["completion_tokens"] <= 8
+
+
+async def test_a_full_queue_refuses_at_once(model: Path) -> None:
+    limits = ["--max-queued-requests", "1", "--max-num-seqs", "1"]
+    with worker(model) as one_worker, control_plane(model, [one_worker], *limits) as control:
+        async with AsyncClient(control.wait_until_ready().address) as client:
+            queued = [asyncio.create_task(client.generate("Long", max_tokens=3000, ignore_eos=True)) for _ in range(4)]
+            done, running = await asyncio.wait(queued, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.exception().code.name for task in done] == ["RESOURCE_EXHAUSTED"] * len(done)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)

@@ -50,6 +50,7 @@ class Admission:
         self.check_model(spec.model)
         _check_envelope(spec)
         if spec.HasField("resume"):
+            _check_resume_stands_alone(spec)
             effective, prompt = self._resumed(spec.resume)
         else:
             effective = effective_parameters(spec, self._model.default_sampling)
@@ -170,6 +171,12 @@ def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
         raise InvalidArgument(f"cache_salt has {salt_bytes} bytes, may have at most {_MAX_SALT_BYTES}")
     if spec.HasField("constraint"):
         raise Unimplemented("constraint is not implemented yet")
+
+
+def _check_resume_stands_alone(spec: inference_pb2.GenerationSpec) -> None:
+    beside = [field for field in (spec.WhichOneof("prompt"), "sampling", "stopping", "output", "n") if field and spec.HasField(field)]
+    if beside:
+        raise InvalidArgument(f"{beside[0]} is set beside resume, must be absent")
 
 
 def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -245,6 +246,15 @@ async def test_a_resume_that_makes_no_sense_is_refused(
 ) -> None:
     error = await refusal(resumed(started, **changes))
     assert (error.code, str(error)[: len(message)]) == (code, message)
+
+
+@pytest.mark.parametrize(
+    "field", [{"text": "x"}, {"sampling": pb.SamplingParams()}, {"stopping": pb.StoppingParams()}, {"output": pb.OutputOptions()}, {"n": 1}]
+)
+async def test_a_resume_stands_in_place_of_other_fields(started: pb.Started, field: dict[str, Any]) -> None:
+    spec = resumed(started)
+    spec.MergeFrom(pb.GenerationSpec(**field))
+    assert str(await refusal(spec)) == f"{next(iter(field))} is set beside resume, must be absent"
 
 
 async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
