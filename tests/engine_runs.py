@@ -1,0 +1,211 @@
+"""The real engine, scheduler and runner in one process, driven by hand, with a record of the logits that tokens were drawn from."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from fakes.engine_doubles import Bench
+from torch import Tensor
+
+from benchmarks.local_worker import LocalWorker
+from control_plane.core.sampling import SamplingParams
+from control_plane.core.step import Step
+from control_plane.engine.ports import SequenceFinished
+from worker.limits import RunnerLimits
+from worker.loaded_runner import LoadedRunner
+from worker.models import Model
+from worker.runner import ModelRunner
+from worker.sampler import SampledTokens, sample
+from worker.sampling_rows import SamplingRows
+
+_MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS = 256, 32, 512
+
+Hook = Callable[["RealBench", int], None]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request. Its seed is its name, so no two have the same, greedy ones included."""
+
+    seed: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    end_token_ids: frozenset[int] = frozenset()
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a request."""
+
+    token_ids: list[int]  # all that were generated, resumed ones included
+    logits: dict[int, Tensor]  # index of a token in the sequence -> what it was drawn from
+    finished: SequenceFinished
+    num_resumed: int = 0
+
+    def assert_equals(self, solo: "Outcome") -> None:
+        """Assert the same tokens, each of them that was not resumed drawn from the same logits, bit for bit."""
+        assert self.token_ids == solo.token_ids
+        first, end = self.finished.num_prompt_tokens + self.num_resumed, self.finished.num_prompt_tokens + len(self.token_ids)
+        assert self.logits.keys() == set(range(first, end))
+        differing = [index for index, row in self.logits.items() if not same_bits(row, solo.logits[index])]
+        assert not differing, f"logits differ at {differing}, the prompt has {self.finished.num_prompt_tokens} tokens"
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether float32 tensors are equal bit for bit: -0 is not 0, and NaN is NaN."""
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+class LogitsRecorder:
+    """Stands before the runner's sampler and keeps what it sees; what it sees twice has to be the same."""
+
+    def __init__(self) -> None:
+        self.logits: dict[int, dict[int, Tensor]] = {}  # seed -> index -> row
+
+    def sample(self, logits: Tensor, rows: SamplingRows) -> SampledTokens:
+        for row, seed, index in zip(logits, rows.columns.seed.tolist(), rows.indices.tolist(), strict=True):
+            first = self.logits.setdefault(seed, {}).setdefault(index, row.clone())
+            assert same_bits(first, row), f"request {seed} draws token {index} again, from other logits"
+        return sample(logits, rows)
+
+
+class _Jobs:
+    """Stands in for the thread of a worker."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> None:
+        self.waiting.append((call, arguments))
+
+    def run_next(self) -> None:
+        if self.waiting:
+            call, arguments = self.waiting.popleft()
+            call(*arguments)
+
+
+class HandWorker(LocalWorker):
+    """A worker with a real runner that executes when it is told to."""
+
+    broken_rules = ()  # the runner refuses a step that breaks a rule
+
+    def __init__(self, loaded: LoadedRunner, events: Any, name: str) -> None:
+        self.jobs = _Jobs()
+        self.history: list[Step] = []
+        self.max_in_flight = 0
+        super().__init__(loaded, self.jobs, events, name)
+
+    def submit(self, step: Step) -> None:
+        super().submit(step)
+        self.history.append(step)
+        self.max_in_flight = max(self.max_in_flight, len(self.jobs.waiting))
+
+    def reset(self) -> None:
+        self.jobs.waiting.clear()
+        super().reset()
+
+    def lose(self) -> None:
+        self._events.worker_lost(self, "gone")
+
+    @property
+    def num_admissions(self) -> int:
+        """Sequences that it was given, some of them more than once."""
+        return sum(len(step.admissions) for step in self.history)
+
+    @property
+    def chunk_sizes(self) -> set[int]:
+        """Sizes of the chunks of all steps."""
+        return {chunk.num_tokens for step in self.history for chunk in step.chunks}
+
+
+class RealBench(Bench):
+    """An engine with one worker on each of `models`, `num_pages` pages in each cache group; to be made inside an event loop."""
+
+    def __init__(self, *models: Model, num_pages: int = 192, **scheduler_options: Any) -> None:
+        self.recorder = LogitsRecorder()
+        self.num_pages, self.num_groups = num_pages, len(models[0].cache_groups)
+        super().__init__(*(load_on(model, num_pages) for model in models), **scheduler_options)
+
+    def join(self, description: LoadedRunner) -> HandWorker:
+        worker = HandWorker(description, self.engine, f"worker-{len(self.workers)}")
+        self.engine.worker_joined(worker)
+        self.workers.append(worker)
+        return worker
+
+    async def generate(
+        self, asks: Sequence[Ask], resumed: Mapping[int, Sequence[int]] | None = None, hook: Hook | None = None, stride: int = 0
+    ) -> dict[int, Outcome]:
+        """Run `asks` to their ends and return what became of them, by seed; `resumed` holds tokens, also by seed.
+
+        One ask comes in every `stride` rounds of one step per worker. `hook` is called with the number of each round, before it.
+        """
+        resumed = resumed or {}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("worker.runner.sample", self.recorder.sample)
+            num_rounds = num_sent = 0
+            while num_sent < len(asks) or self._is_busy():
+                while num_sent < len(asks) and num_rounds >= stride * num_sent:
+                    self.send(asks[num_sent], resumed.get(asks[num_sent].seed, ()))
+                    num_sent += 1
+                self.turn()
+                if hook is not None:
+                    hook(self, num_rounds)
+                await self._round()
+                num_rounds += 1
+        self._assert_nothing_is_held()
+        return {ask.seed: self._outcome(ask, resumed.get(ask.seed, ())) for ask in asks}
+
+    def send(self, ask: Ask, resumed: Sequence[int] = ()) -> None:
+        """Submit a request."""
+        changes = {"max_tokens": ask.max_tokens, "end_token_ids": ask.end_token_ids, "priority": ask.priority}
+        sampling = SamplingParams(seed=ask.seed, **ask.sampling)
+        self.submit(str(ask.seed), ask.prompt, sampling=sampling, resumed=tuple(resumed), **changes)
+
+    def is_running(self, seed: int) -> bool:
+        """Whether a request holds a lane."""
+        states = self.engine.snapshot(with_sequences=True).sequences
+        return any(state.worker for state in states if state.request_id == str(seed))
+
+    async def _round(self) -> None:
+        """One step on every worker."""
+        for worker in self.workers:
+            worker.jobs.run_next()
+        await asyncio.sleep(0)  # the results arrive
+        self.turn()
+
+    def _is_busy(self) -> bool:
+        return any(worker.jobs.waiting for worker in self.workers)
+
+    def _assert_nothing_is_held(self) -> None:
+        self.assert_at_rest()
+        for worker in self.engine.snapshot().gauges.workers:
+            assert worker.pages.free + worker.pages.cached == self.num_pages * self.num_groups
+
+    def _outcome(self, ask: Ask, resumed: Sequence[int]) -> Outcome:
+        assert not self.sink.failed
+        name = str(ask.seed)
+        tokens = [*resumed, *self.sink.output_of(name)]
+        return Outcome(tokens, self.recorder.logits[ask.seed], self.sink.finished[name, 0], len(resumed))
+
+
+def load_on(model: Model, num_pages: int) -> LoadedRunner:
+    """A runner whose pages hold what somebody left there."""
+    cache = model.allocate_cache([num_pages] * len(model.cache_groups))
+    for index, tensor in enumerate((*cache.keys, *cache.values)):
+        tensor.normal_(std=30.0, generator=torch.Generator().manual_seed(index))
+    limits = RunnerLimits(model.description.vocab_size, _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS)
+    return LoadedRunner(
+        runner=ModelRunner(model, cache, limits),
+        limits=limits,
+        architecture=model.description.architecture,
+        model_fingerprint="",
+        numerics_id=model.numerics_id,
+        cache_groups=cache.groups,
+        kv_cache_bytes=0,
+    )
