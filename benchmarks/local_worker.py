@@ -11,10 +11,10 @@ from control_plane.edge.worker_link.mirror import LaneMirror
 from control_plane.edge.worker_link.results import sampled_columns, step_result
 from control_plane.engine.ports import WorkerEvents
 from pypto_serving.worker.v1 import worker_pb2
-from worker import frames
 from worker.config import read_config
-from worker.device_thread import ProgressCounter
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.service import frames
+from worker.service.device_thread import ProgressCounter
 
 
 class LocalWorker:

@@ -54,8 +54,8 @@ class Generation:
             return pb.GenerateStreamRequest(spec=self._spec)
         spec = pb.GenerationSpec()
         spec.CopyFrom(self._spec)
-        for field in ("text", "token_ids", "chat", "sampling", "stopping", "output", "n"):  # the resume stands in their place
-            spec.ClearField(field)
+        for replaced in ("text", "token_ids", "chat", "sampling", "stopping", "output", "n"):  # the resume stands in their place
+            spec.ClearField(replaced)
         spec.request_id = self._started.request_id
         spec.resume.CopyFrom(self._resume(self._started))
         return pb.GenerateStreamRequest(spec=spec)

@@ -19,8 +19,8 @@ from worker.limits import RunnerLimits
 from worker.loaded_runner import LoadedRunner
 from worker.models import Model
 from worker.runner import ModelRunner
-from worker.sampler import SampledTokens, sample
-from worker.sampling_rows import SamplingRows
+from worker.sampling.sampler import SampledTokens, sample
+from worker.sampling.sampling_rows import SamplingRows
 
 _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS = 256, 32, 512
 

@@ -28,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(config: WorkerConfig) -> int:
     # torch is behind these two, and takes seconds to import.
-    from worker.device_thread import DeviceThread, ProgressCounter
-    from worker.server import run_worker
+    from worker.service.device_thread import DeviceThread, ProgressCounter
+    from worker.service.server import run_worker
 
     progress = ProgressCounter()
     device = DeviceThread(progress)

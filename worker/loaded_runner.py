@@ -9,16 +9,16 @@ import torch
 from kernels import ops
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
-from worker.checkpoint_error import ModelRefused
+from worker.cache.kv_cache import KVCache
+from worker.cache.kv_pool import PoolDemand, size_pool
+from worker.checkpoint.error import ModelRefused
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
-from worker.device_thread import ProgressCounter
-from worker.frames import WorkerDescription
-from worker.kv_cache import KVCache
-from worker.kv_pool import PoolDemand, size_pool
 from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ModelRunner
+from worker.service.device_thread import ProgressCounter
+from worker.service.frames import WorkerDescription
 from worker.step import CacheGroup
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from kernels import ops
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
-_CODE = ("kernels", "worker/layers", "worker/models", "worker/sampler.py", "worker/ranking.py", "worker/philox.py")
+_CODE = ("kernels", "worker/layers", "worker/models", "worker/sampling")
 
 
 def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
@@ -46,8 +46,7 @@ def _digest_of_cpu() -> str:
 def _digest_of_code() -> str:
     """A sequence must not go on under another version of the code that computed its tokens."""
     root = Path(__file__).parents[1]
-    files = [file for part in _CODE for file in ([root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py")))]
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(file for folder in _CODE for file in (root / folder).rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:8]

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from pypto_serving.wire.columns import Ids
-from worker.batch import Batch, BatchBuilder
-from worker.kv_cache import KVCache
-from worker.lanes import LaneTable
+from worker.cache.kv_cache import KVCache
+from worker.lanes.batch import Batch, BatchBuilder
+from worker.lanes.lane_table import LaneTable
+from worker.lanes.step_rules import Ints
 from worker.limits import RunnerLimits
-from worker.logprobs import PromptRows, report_prompt, report_tokens
-from worker.sampler import SampledTokens, sample
-from worker.sampling_rows import SamplingRows
+from worker.sampling.logprobs import PromptRows, report_prompt, report_tokens
+from worker.sampling.sampler import SampledTokens, sample
+from worker.sampling.sampling_rows import SamplingRows
 from worker.step import LaneError, StepInput, StepOutput
-from worker.step_rules import Ints
 from worker.warm_up import check_warm_up, warm_up_steps
 
 _NOTHING_TO_DRAW = "no token can be drawn at index {}: all are excluded by bias, mask or minimum length, or the logits are not finite"

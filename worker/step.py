@@ -64,7 +64,7 @@ class LaneAdmission:
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """A step as columns, as worker.frames lets them through: equal lengths, ids in range, no lane named twice."""
+    """A step as columns, as worker.service.frames lets them through: equal lengths, ids in range, no lane named twice."""
 
     step_id: int
     released_lanes: Ids = field(default_factory=lambda: _NO_IDS)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worker.batch import Batch
-from worker.kv_cache import CacheGroupSpec, KVCache, allocate_cache
+from worker.cache.kv_cache import CacheGroupSpec, KVCache, allocate_cache
+from worker.lanes.batch import Batch
 from worker.limits import RunnerLimits
 
 Logits = Callable[[Sequence[int]], np.ndarray]

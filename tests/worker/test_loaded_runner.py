@@ -9,8 +9,8 @@ from checkpoints import TinyCheckpoint, make_checkpoint, write_json
 
 from pypto_serving.process.start_up import StartUpError
 from worker.config import read_config
-from worker.device_thread import ProgressCounter
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.service.device_thread import ProgressCounter
 
 
 def _load(model: Path) -> LoadedRunner:

@@ -6,9 +6,9 @@ from fakes.model import FakeModel, constant_logits, hashed_logits, limits, scrip
 from fakes.steps import admission, drawn, generate, ids, step
 
 from pypto_serving.wire.digest import StateDigest
+from worker.lanes.step_rules import InvalidStep
 from worker.runner import ModelRunner
 from worker.step import LaneSampling
-from worker.step_rules import InvalidStep
 
 
 def _runner(logits=None, **bounds):

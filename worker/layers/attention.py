@@ -7,9 +7,9 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedLinear
-from worker.batch import Batch
-from worker.checkpoint_config import ConfigFields
-from worker.checkpoint_weights import Weights
+from worker.checkpoint.config_fields import ConfigFields
+from worker.checkpoint.weights import Weights
+from worker.lanes.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

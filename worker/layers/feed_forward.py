@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from worker.checkpoint_weights import Weights
+from worker.checkpoint.weights import Weights
 
 
 class FeedForward(Protocol):

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedLinear
-from worker.checkpoint_config import ConfigFields
-from worker.checkpoint_weights import Weights
+from worker.checkpoint.config_fields import ConfigFields
+from worker.checkpoint.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

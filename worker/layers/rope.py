@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.checkpoint_config import ConfigFields
+from worker.checkpoint.config_fields import ConfigFields
 
 _DEFAULT_THETA = 10000.0
 

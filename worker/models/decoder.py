@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedLinear
-from worker.batch import Batch
-from worker.kv_cache import KVCache, allocate_cache
+from worker.cache.kv_cache import KVCache, allocate_cache
+from worker.lanes.batch import Batch
 from worker.layers.attention import Attention
 from worker.layers.feed_forward import FeedForward
 from worker.models.decoder_config import DecoderConfig

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.checkpoint_config import ConfigFields
-from worker.kv_cache import CacheGroupSpec
+from worker.cache.kv_cache import CacheGroupSpec
+from worker.checkpoint.config_fields import ConfigFields
 from worker.layers.attention import AttentionShape
 from worker.layers.feed_forward import FeedForwardShape
 from worker.layers.rope import Rope, read_rope

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from kernels.linear import PackedLinear, RowTileError, find_row_tile
-from worker.checkpoint import Checkpoint
-from worker.checkpoint_error import ModelRefused
-from worker.checkpoint_weights import Weights
+from worker.checkpoint.checkpoint import Checkpoint
+from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.weights import Weights
 from worker.layers.attention import AttentionPlace, load_attention
 from worker.models.decoder import Decoder, DecoderEnds, DecoderLayer
 from worker.models.decoder_config import DecoderConfig

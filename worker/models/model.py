@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from worker.batch import Batch
-from worker.kv_cache import CacheGroupSpec, KVCache
+from worker.cache.kv_cache import CacheGroupSpec, KVCache
+from worker.lanes.batch import Batch
 
 
 def _ignore() -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from worker.checkpoint import Checkpoint
-from worker.checkpoint_config import ConfigFields
+from worker.checkpoint.checkpoint import Checkpoint
+from worker.checkpoint.config_fields import ConfigFields
 from worker.layers.attention import read_attention_shape
 from worker.layers.mlp import read_mlp_shape
 from worker.models.decoder import Decoder

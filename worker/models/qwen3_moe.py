@@ -1,7 +1,7 @@
 """Qwen3-MoE: the attention of Qwen3, with experts in the layers that config.json chooses."""
 
-from worker.checkpoint import Checkpoint
-from worker.checkpoint_config import ConfigFields
+from worker.checkpoint.checkpoint import Checkpoint
+from worker.checkpoint.config_fields import ConfigFields
 from worker.layers.feed_forward import FeedForwardShape
 from worker.layers.mlp import read_mlp_shape
 from worker.layers.moe import read_moe_shape

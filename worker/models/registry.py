@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.checkpoint import Checkpoint
+from worker.checkpoint.checkpoint import Checkpoint
 from worker.models import llama, qwen2, qwen3, qwen3_moe
 from worker.models.model import Model, Placement
 

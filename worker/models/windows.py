@@ -1,6 +1,6 @@
 """Which layers of the Qwen families look back over a window only."""
 
-from worker.checkpoint_config import ConfigFields
+from worker.checkpoint.config_fields import ConfigFields
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEFAULT_WINDOW, _DEFAULT_FULL_LAYERS = 4096, 28

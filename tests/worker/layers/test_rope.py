@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from worker.checkpoint_config import ConfigFields
+from worker.checkpoint.config_fields import ConfigFields
 from worker.layers.rope import Rope, read_rope
 
 

@@ -11,7 +11,7 @@ from checkpoints import make_checkpoint, write_json
 from safetensors.torch import load_file, save_file
 
 from kernels.linear import RowTileError
-from worker.checkpoint_error import ModelRefused
+from worker.checkpoint.error import ModelRefused
 from worker.models import Placement, load_model
 
 

@@ -1,0 +1,127 @@
+"""Log probabilities of drawn and of prompt tokens."""
+
+import numpy as np
+import pytest
+import torch
+from fakes.model import FakeModel, constant_logits, hashed_logits, limits, token_cache
+from fakes.steps import admission, ids, step
+
+from worker.runner import ModelRunner
+from worker.sampling.logprobs import FLOOR, row_logprobs
+from worker.step import LaneSampling
+
+_EXACT = [-0.4076, -1.4076, -2.4076]
+
+
+def _telling(lane, **sampling):
+    return admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, **sampling))
+
+
+def _runner(logits=None, vocab_size=97):
+    return ModelRunner(FakeModel(logits or hashed_logits(vocab_size)), token_cache(), limits(vocab_size))
+
+
+_SAMPLINGS = [
+    {},
+    {"temperature": 0.5, "seed": 4},
+    {"temperature": 2.0, "top_k": 1},
+    {"repetition_penalty": 1.3, "presence_penalty": 1.0},
+]
+
+
+@pytest.mark.parametrize("company", [0, 2])
+@pytest.mark.parametrize("sampling", _SAMPLINGS, ids=lambda sampling: str(sampling))
+def test_logprobs_come_from_the_unmodified_logits(sampling, company):
+    request = admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
+    others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, company + 1)]
+    output = _runner(constant_logits([2.0, 1.0, 0.0]), 3).execute(step(1, {0: 2}, admissions=[request, *others]))
+    (report,) = output.logprobs
+    assert (report.lane, report.top_token_ids.tolist()) == (0, [0, 1, 2])
+    assert np.allclose(report.top_logprobs, _EXACT, atol=1e-4)
+    assert np.isclose(report.sampled, _EXACT[int(output.token_ids[0])], atol=1e-4)
+
+
+def test_sampled_logprob_comes_without_alternatives():
+    request = admission(0, (5,), sampling=LaneSampling(logprobs=True))
+    (report,) = _runner().execute(step(admissions=[request])).logprobs
+    assert report.sampled < 0 and len(report.top_token_ids) == len(report.top_logprobs) == 0
+
+
+def test_lanes_get_as_many_alternatives_as_they_asked_for():
+    counts = {0: 2, 1: 5, 2: 0}
+    admissions = [_telling(lane, top_logprobs=count) for lane, count in counts.items()]
+    reports = _runner().execute(step(admissions=[*admissions, admission(3, (3,), page_tables=[ids(9)])])).logprobs
+    assert {report.lane: len(report.top_token_ids) for report in reports} == counts
+
+
+def test_impossible_tokens_get_the_floor():
+    told = row_logprobs(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
+    assert told.chosen.tolist() == [FLOOR]
+    assert told.top_token_ids.tolist() == [[0, 1, 2]] and told.top_logprobs.tolist() == [[0.0, FLOOR, FLOOR]]
+
+
+def test_equal_alternatives_are_ordered_by_token_id():
+    told = row_logprobs(torch.zeros(2, 200), np.array([7, 8]), 4)
+    assert told.top_token_ids.tolist() == [[0, 1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize("vocab_size", [49152, 50257])
+def test_no_row_depends_on_its_company(vocab_size):
+    logits = torch.randn(70, vocab_size, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+    token_ids = np.arange(70)
+    together = row_logprobs(logits, token_ids, 20)
+    for part in (slice(0, 1), slice(69, 70), slice(3, 5), slice(2, 67)):
+        alone = row_logprobs(logits[part], token_ids[part], 20)
+        assert (alone.chosen == together.chosen[part]).all()
+        assert (alone.top_token_ids == together.top_token_ids[part]).all() and (alone.top_logprobs == together.top_logprobs[part]).all()
+
+
+def _prompt_reports(chunk, num_computed=0, prompt=range(1, 41), **fields):
+    """Reports on a prompt of 40 tokens that is computed in chunks, as columns by index."""
+    runner, done, reports = _runner(), num_computed, []
+    sampling = LaneSampling(prompt_logprobs=2)
+    request = admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, **fields)
+    if num_computed:
+        runner.execute(step(1, {0: num_computed}, admissions=[admission(0, prompt)]))
+        runner.execute(step(2, released_lanes=[0]))
+        request = admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, generation=1, **fields)
+    admissions = [request]
+    while done < len(prompt):
+        count = min(chunk, len(prompt) - done)
+        reports += runner.execute(step(3, {0: count}, admissions=admissions)).prompt_logprobs
+        done, admissions = done + count, []
+    entries = {}
+    for report in reports:
+        for i, logprob in enumerate(report.logprobs.tolist()):
+            assert report.first_index + i not in entries
+            entries[report.first_index + i] = (logprob, *report.top_token_ids[2 * i : 2 * i + 2], *report.top_logprobs[2 * i : 2 * i + 2])
+    return entries
+
+
+def test_prompt_is_reported_from_its_second_token_on():
+    entries = _prompt_reports(40)
+    assert list(entries) == list(range(1, 40))
+    logits = torch.from_numpy(hashed_logits()(list(range(1, 8))))
+    assert entries[7][0] == float(logits.log_softmax(-1)[8])
+    assert entries[7][1:3] == tuple(logits.topk(2).indices.tolist())
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 15, 39])
+def test_chunks_do_not_change_the_report(chunk):
+    assert _prompt_reports(chunk) == _prompt_reports(40)
+
+
+def test_report_of_a_lane_with_computed_tokens_begins_behind_them():
+    everything = _prompt_reports(40)
+    assert _prompt_reports(7, num_computed=20) == {index: entry for index, entry in everything.items() if index > 20}
+
+
+def test_generated_tokens_are_not_reported_as_prompt():
+    assert list(_prompt_reports(40, num_prompt_tokens=30)) == list(range(1, 30))
+
+
+def test_chunk_that_does_not_sample_reports():
+    runner = _runner()
+    output = runner.execute(step(1, {0: 2}, admissions=[admission(0, (1, 2, 3), sampling=LaneSampling(prompt_logprobs=0))]))
+    (report,) = output.prompt_logprobs
+    assert (len(output.lanes), report.first_index, len(report.logprobs), len(report.top_token_ids)) == (0, 1, 2, 0)

@@ -1,0 +1,139 @@
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from fakes.runner import FakeRunner
+
+from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
+from worker.step import StepInput
+
+
+class Listener:
+    """Collects what the device thread tells."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[StepDone | int | str] = asyncio.Queue()
+
+    def step_done(self, done: StepDone) -> None:
+        self.heard.put_nowait(done)
+
+    def reset_done(self, era: int) -> None:
+        self.heard.put_nowait(era)
+
+    def device_failed(self, message: str) -> None:
+        self.heard.put_nowait(message)
+
+    async def next(self) -> StepDone | int | str:
+        async with asyncio.timeout(30):
+            return await self.heard.get()
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner()
+
+
+@pytest.fixture
+def progress() -> ProgressCounter:
+    return ProgressCounter()
+
+
+@pytest_asyncio.fixture
+async def device(runner: FakeRunner, progress: ProgressCounter) -> AsyncIterator[DeviceThread]:
+    device = DeviceThread(progress)
+    yield device
+    runner.gate.set()
+    assert device.stop(timeout_seconds=30)
+
+
+@pytest_asyncio.fixture
+async def listener(device: DeviceThread, runner: FakeRunner) -> Listener:
+    listener = Listener()
+    device.serve(runner, listener)
+    return listener
+
+
+async def test_jobs_run_on_the_device_thread(device: DeviceThread) -> None:
+    assert await device.call(lambda: threading.current_thread().name) == "device"
+
+
+async def test_job_that_raises_leaves_the_thread_alive(device: DeviceThread) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await device.call(lambda: 1 // 0)
+    assert await device.call(lambda: 7) == 7
+
+
+async def test_steps_are_executed_in_order(device: DeviceThread, listener: Listener) -> None:
+    for step_id in (1, 2, 3):
+        device.submit(StepInput(step_id))
+    done = [await listener.next() for _ in range(3)]
+    assert [(step.step_id, step.error, step.output.step_id) for step in done] == [(1, "", 1), (2, "", 2), (3, "", 3)]
+    assert all(step.device_us >= 0 and step.idle_us >= 0 for step in done)
+
+
+async def test_step_after_a_failed_one_is_not_executed_until_a_reset(
+    device: DeviceThread, listener: Listener, runner: FakeRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner.failing = {1}
+    device.submit(StepInput(1))
+    device.submit(StepInput(2))
+    errors = [(await listener.next()).error for _ in range(2)]
+    assert errors == ["ValueError: step 1 is cursed", "not executed, as step 1 failed: ValueError: step 1 is cursed"]
+    assert "Traceback" in caplog.text and "Traceback" not in "".join(errors)
+    device.reset(era=1)
+    device.submit(StepInput(3))
+    assert await listener.next() == 1
+    assert (await listener.next()).error == ""
+    assert runner.step_ids == [1, 3]
+
+
+async def test_reset_drops_steps_that_have_not_begun(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
+    runner.gate.clear()
+    device.submit(StepInput(1))
+    device.submit(StepInput(2))
+    assert await asyncio.to_thread(runner.entered.wait, 30)
+    device.reset(era=1)
+    runner.gate.set()
+    begun = await listener.next()
+    assert (begun.era, begun.step_id) == (0, 1)
+    assert await listener.next() == 1
+    assert (runner.step_ids, runner.num_resets) == ([1], 1)
+
+
+async def test_busy_lasts_until_all_is_done(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
+    assert not device.busy
+    runner.gate.clear()
+    device.submit(StepInput(1))
+    assert await asyncio.to_thread(runner.entered.wait, 30)
+    device.submit(StepInput(2))
+    device.reset(era=1)
+    assert device.busy
+    runner.gate.set()
+    await listener.next(), await listener.next()
+    assert not device.busy
+
+
+async def test_failing_reset_is_told(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
+    runner.reset_fails = True
+    device.reset(era=1)
+    assert await listener.next() == "the device can not be reset: RuntimeError: device lost"
+
+
+async def test_every_step_is_progress(device: DeviceThread, listener: Listener, progress: ProgressCounter) -> None:
+    before = progress.count
+    device.submit(StepInput(1))
+    await listener.next()
+    assert progress.count == before + 1
+
+
+def test_slowest_unit_is_kept_until_forgotten() -> None:
+    progress = ProgressCounter()
+    progress()
+    slowest = progress.slowest_unit_us
+    progress.begin()
+    progress()
+    assert progress.count == 2 and progress.slowest_unit_us >= slowest
+    progress.forget_slowest()
+    assert progress.slowest_unit_us == 0

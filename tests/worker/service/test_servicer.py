@@ -1,0 +1,367 @@
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+from fakes.control_plane import FINGERPRINT, FakeControlPlane, admission, hello
+from fakes.runner import FakeRunner
+
+from pypto_serving.wire.columns import pack_ids, unpack_ids
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from pypto_serving.worker.v1 import worker_pb2_grpc
+from worker.service.channel_options import CHANNEL_OPTIONS, SERVER_OPTIONS
+from worker.service.device_thread import DeviceThread, ProgressCounter
+from worker.service.frames import WorkerDescription
+from worker.service.metrics import WorkerMetrics
+from worker.service.servicer import WorkerServicer
+from worker.step import CacheGroup
+
+
+class Clock:
+    """Time that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Rig:
+    """A served worker without a model."""
+
+    runner: FakeRunner
+    servicer: WorkerServicer
+    metrics: WorkerMetrics
+    clock: Clock
+    channel: grpc.aio.Channel
+
+    def control_plane(self) -> FakeControlPlane:
+        return FakeControlPlane(self.channel)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"pypto_serving_worker_{name}", labels)
+
+
+DESCRIPTION = WorkerDescription(
+    incarnation="worker-1",
+    model_fingerprint=FINGERPRINT,
+    numerics_id="float32/fake",
+    vocab_size=100,
+    max_model_len=64,
+    max_lanes=4,
+    max_step_tokens=32,
+    max_steps_in_flight=2,
+    lease_seconds=0.4,
+    num_partitions=1,
+    cache_groups=(CacheGroup("full", num_layers=2, page_tokens=16, row_bytes=256, num_pages=8),),
+)
+
+
+@pytest_asyncio.fixture
+async def rig() -> AsyncIterator[Rig]:
+    runner, progress, metrics, clock = FakeRunner(), ProgressCounter(), WorkerMetrics(), Clock()
+    device = DeviceThread(progress)
+    servicer = WorkerServicer(DESCRIPTION, device, progress, metrics, clock)
+    device.serve(runner, servicer)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    timekeeper = asyncio.create_task(servicer.keep_time())
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
+        yield Rig(runner, servicer, metrics, clock, channel)
+    runner.gate.set()
+    timekeeper.cancel()
+    await server.stop(None)
+    assert device.stop(timeout_seconds=10)
+
+
+async def until(condition: object) -> None:
+    """Wait until `condition()` holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+async def test_welcome_describes_the_worker(rig: Rig) -> None:
+    welcome = await rig.control_plane().open()
+    assert (welcome.epoch, welcome.incarnation, welcome.resumed, welcome.last_step_id) == (1, "worker-1", False, 0)
+    assert (welcome.model_fingerprint, welcome.numerics_id) == (FINGERPRINT, "float32/fake")
+    assert (welcome.limits.max_lanes, welcome.limits.max_steps_in_flight, welcome.limits.lease_ms) == (4, 2, 400)
+    group = welcome.cache_groups[0]
+    assert (group.name, group.num_layers, group.rows_per_page, group.row_bytes, group.num_pages) == ("full", 2, 16, 256, 8)
+    assert not group.HasField("window_tokens")
+
+
+async def test_steps_are_answered_in_order(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(2, [5, 6], pages=[3])])
+    await plane.step(2, released_lanes=pack_ids([2]))
+    first, second = await plane.result(), await plane.result()
+    assert (first.step_id, second.step_id, first.digest, first.error) == (1, 2, 1, "")
+    assert [unpack_ids(column, "").tolist() for column in (first.lanes, first.generations, first.token_ids)] == [[2], [1], [7]]
+    assert rig.runner.steps[0].admissions[0].token_ids.tolist() == [5, 6]
+    assert rig.runner.threads == {"device"}
+
+
+async def test_step_error_fails_what_follows_until_a_reset(rig: Rig) -> None:
+    rig.runner.failing = {1}
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1)
+    await plane.step(2)
+    assert (await plane.result()).error == "ValueError: step 1 is cursed"
+    assert (await plane.result()).error == "not executed, as step 1 failed: ValueError: step 1 is cursed"
+    await plane.reset()
+    assert (await plane.read("reset_done")).reset_done.last_step_id == 2
+    await plane.step(3, acked_step_id=2)
+    assert (await plane.result()).error == ""
+    assert rig.runner.step_ids == [1, 3]
+
+
+async def test_reset_drops_queued_steps_and_their_results(rig: Rig) -> None:
+    rig.runner.gate.clear()
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1)
+    await plane.step(2)
+    await until(rig.runner.entered.is_set)
+    await plane.reset()
+    await plane.step(3, acked_step_id=2)
+    await until(lambda: rig.servicer._session.last_step_id == 3)
+    rig.runner.gate.set()
+    assert (await plane.read("result", "reset_done")).reset_done.last_step_id == 2
+    assert (await plane.result()).step_id == 3
+    assert rig.runner.step_ids == [1, 3]
+
+
+async def test_every_reset_is_answered(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.reset()
+    await plane.reset()
+    assert [(await plane.read("reset_done")).epoch for _ in range(2)] == [1, 1]
+
+
+async def test_steps_go_on_without_a_stream_and_their_results_come_after_the_resume(rig: Rig) -> None:
+    rig.runner.gate.clear()
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1)
+    await plane.step(2)
+    await until(lambda: rig.metric("steps_in_flight") == 2)
+    plane.cut()
+    await until(lambda: rig.metric("session_state", state="detached") == 1)
+    rig.runner.gate.set()
+    await until(lambda: rig.metric("steps_in_flight") == 0)
+    again = rig.control_plane()
+    welcome = await again.open(resume_incarnation="worker-1")
+    assert (welcome.resumed, welcome.epoch, welcome.last_step_id) == (True, 1, 2)
+    assert [(await again.result()).step_id for _ in range(2)] == [1, 2]
+    await again.step(3, acked_step_id=2)
+    assert (await again.result()).step_id == 3
+
+
+async def test_reconnect_without_resume_starts_from_nothing(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.result()
+    again = rig.control_plane()
+    welcome = await again.open()
+    assert (welcome.resumed, welcome.epoch, welcome.last_step_id) == (False, 1, 0)
+    await again.step(1)
+    await again.result()
+    assert rig.metric("lanes") == 0
+    assert rig.runner.num_resets == 2
+
+
+async def test_newer_stream_of_the_same_control_plane_ends_the_older(rig: Rig) -> None:
+    old, new = rig.control_plane(), rig.control_plane()
+    await old.open()
+    await new.open()
+    assert await old.end() == (grpc.StatusCode.ABORTED, "replaced by a newer stream of control plane cp-1, epoch 1")
+    await new.step(1)
+    assert (await new.result()).step_id == 1
+
+
+async def test_second_control_plane_is_refused_with_the_holders_name(rig: Rig) -> None:
+    holder, other = rig.control_plane(), rig.control_plane()
+    await holder.open("cp-1")
+    with pytest.raises(grpc.aio.AioRpcError, match=r"held by control plane cp-1, whose lease runs for another 0\.4 s") as refusal:
+        await other.open("cp-2")
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    await holder.step(1)
+    assert (await holder.result()).step_id == 1
+
+
+async def test_takeover_ends_the_holders_stream_and_fences_its_frames(rig: Rig) -> None:
+    holder, other = rig.control_plane(), rig.control_plane()
+    await holder.open("cp-1")
+    welcome = await other.open("cp-2", takeover=True)
+    assert welcome.epoch == 2
+    assert await holder.end() == (grpc.StatusCode.ABORTED, "replaced by a newer stream of control plane cp-2, epoch 2")
+
+
+async def test_frames_of_another_epoch_are_dropped(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, epoch=7)
+    await plane.step(1)
+    assert (await plane.result()).step_id == 1
+    assert rig.runner.step_ids == [1]
+    assert rig.metric("stale_frames_total") == 1
+
+
+async def test_silent_owner_loses_lease_lanes_and_stream(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.result()
+    rig.clock.now += 0.5
+    assert await plane.end() == (grpc.StatusCode.ABORTED, "no frame for 0.4 s: the lease ran out")
+    assert (rig.metric("session_state", state="free"), rig.metric("lanes"), rig.metric("lease_expirations_total")) == (1, 0, 1)
+    assert (await rig.control_plane().open("cp-2")).epoch == 2
+
+
+async def test_heartbeats_keep_the_lease(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    for _ in range(4):
+        rig.clock.now += 0.3
+        await plane.send(pb.ExecuteRequest(epoch=1, heartbeat=pb.Heartbeat()))
+        await plane.reset()
+        await plane.read("reset_done")
+    assert rig.metric("session_state", state="connected") == 1
+
+
+async def test_progress_tells_that_the_device_is_busy(rig: Rig) -> None:
+    rig.runner.gate.clear()
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1)
+    async with asyncio.timeout(10):
+        while not (await plane.read("progress")).progress.busy:
+            pass
+    rig.runner.gate.set()
+    async with asyncio.timeout(10):
+        while (progress := (await plane.read("progress")).progress).busy:
+            pass
+    assert progress.progress >= 2 and progress.slowest_unit_us > 0
+
+
+async def test_drain_is_told_and_does_not_stop_work(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.result()
+    rig.servicer.drain()
+    async with asyncio.timeout(10):
+        while not (await plane.read("progress")).progress.draining:
+            pass
+    assert not rig.servicer.is_idle
+    await plane.step(2, acked_step_id=1, released_lanes=pack_ids([0]))
+    await plane.result()
+    await until(lambda: rig.servicer.is_idle)
+    rig.servicer.end_stream("the worker stops")
+    assert await plane.end() == (grpc.StatusCode.UNAVAILABLE, "the worker stops")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "message"),
+    [
+        ({"protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION, "hello.protocol_version: 2, this worker speaks 1"),
+        (
+            {"model_fingerprint": "e"},
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "hello.model_fingerprint: e, this worker has model ffff",
+        ),
+        ({"model_fingerprint": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.model_fingerprint: empty"),
+        ({"name": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: empty"),
+        ({"name": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: 300 characters, limit 256"),
+        ({"name": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "not printable"),
+    ],
+)
+async def test_wrong_hello_is_refused(rig: Rig, fields: dict[str, str], code: grpc.StatusCode, message: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=message) as refusal:
+        await rig.control_plane().open(**fields)
+    assert refusal.value.code() is code
+    assert rig.metric("epoch") == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pb.ExecuteRequest(epoch=1), "frame: not set"),
+        (hello(), "frame: hello; after Hello it is step, reset or heartbeat"),
+        (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=3)), "step.step_id: 3, the next step is 2"),
+        (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=2, released_lanes=b"abc")), "step.released_lanes: 3 bytes"),
+    ],
+)
+async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb.ExecuteRequest, message: str) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1)
+    await plane.result()
+    frame.epoch = 1
+    await plane.send(frame)
+    code, details = await plane.end()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and message in details
+    assert rig.runner.step_ids == [1]
+    again = rig.control_plane()
+    await again.open("cp-2")
+    await again.step(1)
+    assert (await again.result()).step_id == 1
+
+
+async def test_stream_has_to_begin_with_hello(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.step(1)
+    code, details = await plane.end()
+    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
+
+
+async def test_stream_without_hello_is_ended(rig: Rig) -> None:
+    plane = rig.control_plane()
+    code, details = await plane.end()
+    assert (code, details) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within 0.4 s")
+
+
+async def test_garbage_bytes_do_not_wedge_the_worker(rig: Rig) -> None:
+    raw = rig.channel.stream_stream("/pypto_serving.worker.v1.WorkerService/Execute")()
+    await raw.write(b"\xff\xff\xff\xff")
+    assert await raw.code() is not grpc.StatusCode.OK
+    assert (await rig.control_plane().open()).epoch == 1
+
+
+async def test_half_close_frees_the_worker_for_others(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.half_close()
+    assert await plane.end() == (grpc.StatusCode.OK, "")
+    assert (await rig.control_plane().open("cp-2")).epoch == 2
+
+
+async def test_device_that_can_not_be_reset_is_reported(rig: Rig) -> None:
+    rig.runner.reset_fails = True
+    await rig.control_plane().open()
+    async with asyncio.timeout(10):
+        assert await rig.servicer.device_failure == "the device can not be reset: RuntimeError: device lost"
+
+
+async def test_steps_are_counted(rig: Rig) -> None:
+    rig.runner.failing = {2}
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(2)
+    await plane.result(), await plane.result()
+    assert (rig.metric("steps_total", outcome="ok"), rig.metric("steps_total", outcome="error")) == (1, 1)
+    assert (rig.metric("sampled_tokens_total"), rig.metric("lanes"), rig.metric("epoch")) == (1, 1, 1)
+    assert rig.metric("step_device_seconds_count") == 1

@@ -1,0 +1,1 @@
+"""KV memory: its layout and its size."""

@@ -1,0 +1,1 @@
+"""A checkpoint on disk: its files, its config.json, its tensors."""

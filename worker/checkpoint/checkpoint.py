@@ -1,0 +1,121 @@
+"""The files of a Hugging Face model directory."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from worker.checkpoint.config_fields import ConfigFields, read_json_object
+from worker.checkpoint.error import ModelRefused
+
+_WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Checkpoint:
+    """A model directory: its config, and its tensors as views of mapped files.
+
+    With an index only the files that it names are read, whatever else lies in the directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open the files and read their headers; ModelRefused when one is missing, truncated or holds other tensors than the index says."""
+        _require_directory(directory)
+        self.config = ConfigFields(directory / _CONFIG, read_json_object(directory / _CONFIG))
+        _refuse_quantized(self.config)
+        self._files = _open_weights(directory)
+        self._unread = set(self._files)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    @property
+    def unread(self) -> set[str]:
+        """Names of the tensors that nobody has asked for."""
+        return self._unread
+
+    def tensor(self, name: str, shape: Iterable[int]) -> Tensor:
+        """A floating point tensor as a view of its mapped file; ModelRefused when it is missing or has another shape."""
+        path, file = self._file(name)
+        stored = tuple(file.get_slice(name).get_shape())
+        if stored != (expected := tuple(shape)):
+            raise ModelRefused(f"{path}: tensor {name} has shape {list(stored)}; config.json asks for {list(expected)}")
+        tensor: Tensor = file.get_tensor(name)
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            raise ModelRefused(f"{path}: tensor {name} has type {tensor.dtype}; quantized checkpoints are not supported")
+        self._unread.discard(name)
+        return tensor
+
+    def ignore(self, name: str) -> None:
+        """Count a tensor as read."""
+        self._unread.discard(name)
+
+    def _file(self, name: str) -> tuple[Path, Any]:
+        if name not in self._files:
+            raise ModelRefused(f"{self.config.path.parent}: tensor {name} is missing")
+        return self._files[name]
+
+
+def _require_directory(directory: Path) -> None:
+    if not directory.exists():
+        raise ModelRefused(f"{directory}: no such directory")
+    if not directory.is_dir():
+        raise ModelRefused(f"{directory}: not a directory")
+
+
+def _refuse_quantized(config: ConfigFields) -> None:
+    if "quantization_config" in config:
+        method = config.section("quantization_config").text("quant_method", "unknown")
+        raise ModelRefused(f"{config.path}: quantization_config.quant_method is {method!r}; quantized checkpoints are not supported")
+
+
+def _open_weights(directory: Path) -> dict[str, tuple[Path, Any]]:
+    """Tensor name -> (file, open file)."""
+    if (directory / _INDEX).exists():
+        return _open_shards(directory)
+    path = directory / _WEIGHTS
+    if not path.exists():
+        raise ModelRefused(_describe_missing_weights(directory))
+    file = _open(path)
+    return dict.fromkeys(file.keys(), (path, file))
+
+
+def _open_shards(directory: Path) -> dict[str, tuple[Path, Any]]:
+    index = directory / _INDEX
+    shard_of = {name: directory / str(shard) for name, shard in _weight_map(index).items()}
+    files: dict[str, tuple[Path, Any]] = {}
+    for path in sorted(set(shard_of.values())):
+        file = _open(path)
+        for name in file.keys():  # noqa: SIM118  not a dict
+            if shard_of.get(name) != path:
+                raise ModelRefused(f"{path}: holds tensor {name}, which {_INDEX} does not place there")
+            files[name] = (path, file)
+    if missing := sorted(set(shard_of) - set(files)):
+        raise ModelRefused(f"{shard_of[missing[0]]}: tensor {missing[0]} is missing, which {_INDEX} places there")
+    return files
+
+
+def _weight_map(index: Path) -> dict[str, object]:
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelRefused(f"{index}: weight_map is missing or empty")
+    return weight_map
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except FileNotFoundError as error:
+        raise ModelRefused(f"{path}: no such file") from error
+    except (OSError, SafetensorError) as error:
+        raise ModelRefused(f"{path}: truncated or corrupt, or not readable: {error}") from error
+
+
+def _describe_missing_weights(directory: Path) -> str:
+    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
+    if pickles:
+        return f"{directory}: holds weights only as pickle ({pickles[0]}), which is never loaded; convert them to safetensors"
+    return f"{directory}: neither {_WEIGHTS} nor {_INDEX}"

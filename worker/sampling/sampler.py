@@ -1,0 +1,204 @@
+"""Draws the next token of each row.
+
+The order of operations is vLLM's: mask, minimum length, bias, penalties (repetition, frequency, presence), temperature, min-p, top-k,
+top-p, each over what the ones before it left. Then one uniform number is put through the inverse of the distribution that remains, in
+token-id order. Ties go to the lowest token id everywhere, so top-k keeps exactly k tokens.
+
+A row's token depends on nothing but the row, bit for bit: reductions run along single rows by operators that treat every row alike,
+sums that decide are float64 running sums, and how many candidates a row needs is read off that row.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import ops
+from worker.lanes.step_rules import Bools, Ints
+from worker.lanes.token_entries import TokenEntries
+from worker.sampling.philox import Purpose, uniforms
+from worker.sampling.sampling_rows import SamplingColumns, SamplingRows
+
+#: Smaller temperatures are greedy: logits divided by them would leave the range of float32.
+MIN_TEMPERATURE = 1e-5
+
+_BLOCK_ROWS = 8  # what drawing takes for so many rows of a large vocabulary still fits into a CPU's cache
+_NUM_CANDIDATES = (128,)  # tried in this order before a row is sorted as a whole
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """Outcome of each row."""
+
+    token_ids: Ints
+    failed: Bools  # rows without a single token that could be drawn; their token ids mean nothing
+
+
+def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
+    """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are."""
+    if not len(logits):
+        return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_))
+    scores = _steer(logits, rows)
+    failed = ~scores.amax(dim=-1).isfinite()
+    random_rows = np.flatnonzero(rows.columns.temperature >= MIN_TEMPERATURE)
+    token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(failed, dtype=torch.int64)
+    if len(random_rows):
+        token_ids[torch.from_numpy(random_rows).to(logits.device)] = _draw(scores, rows, random_rows)
+    return SampledTokens(token_ids.cpu().numpy(), failed.cpu().numpy())
+
+
+def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
+    """Everything that comes before the temperature."""
+    if not (len(rows.masks.rows) or len(rows.banned) or len(rows.biases) or len(rows.history)):
+        return logits
+    scores = logits.clone()
+    if len(rows.masks.rows):
+        _mask(scores, rows)
+    if len(rows.banned):
+        banned_rows, token_ids, _ = _send(rows.banned, logits.device)
+        scores[banned_rows, token_ids] = _NEVER
+    if len(rows.biases):
+        biased_rows, token_ids, values = _send(rows.biases, logits.device)
+        scores[biased_rows, token_ids] += values
+    if len(rows.history):
+        _penalise(scores, rows)
+    return scores
+
+
+def _mask(scores: Tensor, rows: SamplingRows) -> None:
+    places = torch.from_numpy(rows.masks.rows).to(scores.device)
+    packed = torch.from_numpy(rows.masks.allowed).to(scores.device)
+    bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1
+    allowed = bits.flatten(1)[:, : scores.shape[-1]].bool()
+    scores[places] = scores[places].masked_fill(~allowed, _NEVER)
+
+
+def _penalise(scores: Tensor, rows: SamplingRows) -> None:
+    """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones.
+
+    A token that occurs more than once is written more than once, each time with the same value.
+    """
+    entry_rows, token_ids, generated = _send(rows.history, scores.device)
+    repetition, frequency, presence = (
+        torch.from_numpy(column[rows.history.rows]).to(scores.device)
+        for column in (rows.columns.repetition_penalty, rows.columns.frequency_penalty, rows.columns.presence_penalty)
+    )
+    affected = scores[entry_rows, token_ids]
+    penalised = np.flatnonzero(rows.columns.penalised)
+    places = torch.from_numpy(np.searchsorted(penalised, rows.history.rows)).to(scores.device)
+    counts = scores.new_zeros(len(penalised), scores.shape[-1]).index_put_((places, token_ids), generated, accumulate=True)
+    counts = counts[places, token_ids]
+    affected = torch.where(affected > 0, affected / repetition, affected * repetition)
+    affected -= frequency * counts
+    affected -= presence * (counts > 0)
+    scores[entry_rows, token_ids] = affected
+
+
+def _draw(scores: Tensor, rows: SamplingRows, drawn: Ints) -> Tensor:
+    """Draw for the rows `drawn` of `scores` [rows, vocab], a block at a time; returns token ids."""
+    places = torch.from_numpy(drawn).to(scores.device)
+    points = torch.from_numpy(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN)).to(scores.device)[:, None]
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(drawn), _BLOCK_ROWS)]
+    return torch.cat([_draw_block(scores[places[block]], rows.columns, drawn[block], points[block]) for block in blocks])
+
+
+def _draw_block(scores: Tensor, columns: SamplingColumns, block: Ints, points: Tensor) -> Tensor:
+    """Draw from `scores` [rows of the block, vocab] at `points` [rows of the block, 1] in (0, 1); returns token ids."""
+    device, vocab_size = scores.device, scores.shape[-1]
+    # The largest score becomes 0: no temperature makes an infinite one of it.
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / torch.from_numpy(columns.temperature[block]).to(device)[:, None]
+    weights = scores.softmax(dim=-1)
+    if columns.min_p[block].any():
+        least = torch.from_numpy(columns.min_p[block]).to(device)[:, None] * weights.amax(dim=-1, keepdim=True)
+        weights = scores.masked_fill(weights < least, _NEVER).softmax(dim=-1)
+    top_k = np.where((columns.top_k[block] == 0) | (columns.top_k[block] > vocab_size), vocab_size, columns.top_k[block])
+    cuts = _Cuts(torch.from_numpy(top_k).to(device)[:, None], torch.from_numpy(columns.top_p[block]).to(device)[:, None])
+    filtered = torch.from_numpy(np.flatnonzero((top_k < vocab_size) | (columns.top_p[block] < 1))).to(device)
+    if len(filtered):
+        weights[filtered] = _filter(_at(weights, filtered), cuts.of(filtered))
+    return _invert(weights, points)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """What top-k and top-p keep of each row."""
+
+    top_k: Tensor  # [rows, 1] int64; the size of the vocabulary: off
+    top_p: Tensor  # [rows, 1] float32
+
+    def of(self, places: Tensor) -> "_Cuts":
+        return _Cuts(self.top_k[places], self.top_p[places])
+
+    def count_kept(self, leading: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """How many of the `leading` weights of a row, in falling order, stay [rows, 1], and whether that many stay of the row [rows]."""
+        num_leading = leading.shape[-1]
+        sums = _running_sums(leading)
+        before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=-1)
+        # The weights of a whole row sum to 1.
+        total = sums.gather(-1, self.top_k.clamp(max=num_leading) - 1).where(self.top_k < vocab_size, 1.0)
+        ranks = torch.arange(num_leading, device=leading.device)
+        kept = (ranks < self.top_k) & ((self.top_p >= 1) | (before < self.top_p * total))
+        num_kept = kept.sum(dim=-1, keepdim=True).clamp(min=1)
+        total_is_known = (self.top_k <= num_leading) | (self.top_k == vocab_size)
+        cut_is_known = (num_kept < num_leading) | (num_kept == self.top_k)
+        return num_kept, (total_is_known & cut_is_known).squeeze(-1)
+
+
+def _filter(weights: Tensor, cuts: _Cuts) -> Tensor:
+    """The weights [rows, vocab] that top-k and top-p keep, zeros in place of the others."""
+    num_kept, least = torch.zeros_like(cuts.top_k), torch.zeros_like(weights[:, :1])
+    left = torch.arange(len(weights), device=weights.device)
+    for num_candidates in (*_NUM_CANDIDATES, weights.shape[-1]):
+        leading = _leading(_at(weights, left), num_candidates)
+        num_kept[left], settled = cuts.of(left).count_kept(leading, weights.shape[-1])
+        least[left] = leading.gather(-1, num_kept[left] - 1)
+        left = left[~settled]
+        if not len(left):
+            break
+    return weights.where(_at_least(weights, least, num_kept), 0.0)
+
+
+def _leading(weights: Tensor, count: int) -> Tensor:
+    """The largest `count` weights of each row, or all, in falling order."""
+    if count < weights.shape[-1]:
+        return weights.topk(count, dim=-1).values
+    if weights.device.type == "cpu":  # numpy sorts with vector instructions, which is 30 times as fast
+        return torch.from_numpy(np.sort(weights.numpy(), axis=-1)).flip(-1)
+    return weights.sort(dim=-1, descending=True).values
+
+
+def _at_least(weights: Tensor, least: Tensor, count: Tensor) -> Tensor:
+    """Marks the `count` largest weights of each row, of which `least` is the last; of those equal to it the lowest token ids are in."""
+    marked = weights >= least
+    if bool((marked.sum(dim=-1, keepdim=True) == count).all()):
+        return marked
+    above, equal = weights > least, weights == least
+    return above | (equal & (equal.cumsum(dim=-1) <= count - above.sum(dim=-1, keepdim=True)))
+
+
+def _invert(weights: Tensor, points: Tensor) -> Tensor:
+    """For each row, the first column whose running sum exceeds `points` [rows, 1] times the total."""
+    sums = _running_sums(weights)
+    columns = torch.searchsorted(sums, points * sums[:, -1:], right=True)
+    # A row of NaN has no such column; it has failed, and its token is not used.
+    return columns.squeeze(-1).clamp(max=weights.shape[-1] - 1)
+
+
+def _at(rows: Tensor, places: Tensor) -> Tensor:
+    """The rows at some distinct and rising places; all of them come without a copy."""
+    return rows if len(places) == len(rows) else rows[places]
+
+
+def _running_sums(weights: Tensor) -> Tensor:
+    # Accelerators add a single row up in another order than several.
+    if len(weights) == 1 and weights.device.type != "cpu":
+        return weights.expand(2, -1).cumsum(dim=-1, dtype=torch.float64)[:1]
+    return weights.cumsum(dim=-1, dtype=torch.float64)
+
+
+def _send(entries: TokenEntries, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    rows, token_ids, values = (torch.from_numpy(column).to(device) for column in (entries.rows, entries.token_ids, entries.values))
+    return rows, token_ids, values

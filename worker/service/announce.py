@@ -1,0 +1,55 @@
+"""Tells a control plane that this worker is there."""
+
+import asyncio
+import logging
+
+import grpc
+import grpc.aio
+
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from pypto_serving.worker.v1 import worker_pb2_grpc
+from worker.service.channel_options import CHANNEL_OPTIONS
+
+_log = logging.getLogger(__name__)
+
+_CALL_SECONDS = 5.0
+_MIN_WAIT_SECONDS = 0.1
+_MAX_BACKOFF_SECONDS = 5.0
+
+
+class Announcer:
+    """Repeats an announcement before its lease runs out, for ever. Only changes are logged: heard, and not heard any more."""
+
+    def __init__(self, control_plane: str, address: str, incarnation: str) -> None:
+        self._control_plane = control_plane
+        self._request = pb.AnnounceRequest(address=address, incarnation=incarnation)
+        self._is_heard: bool | None = None
+        self._backoff_seconds = _MIN_WAIT_SECONDS
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        async with grpc.aio.insecure_channel(self._control_plane, options=CHANNEL_OPTIONS) as channel:
+            stub = worker_pb2_grpc.AnnounceServiceStub(channel)
+            while True:
+                await asyncio.sleep(await self._announce(stub))
+
+    async def _announce(self, stub: "worker_pb2_grpc.AnnounceServiceAsyncStub") -> float:
+        """Announce once; returns the seconds to wait before the next time."""
+        try:
+            response = await stub.Announce(self._request, timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._note(is_heard=False, reason=f"{error.code().name}: {error.details()}")
+            self._backoff_seconds = min(2 * self._backoff_seconds, _MAX_BACKOFF_SECONDS)
+            return self._backoff_seconds
+        self._note(is_heard=True, reason="")
+        self._backoff_seconds = _MIN_WAIT_SECONDS
+        return max(response.lease_ms / 3000, _MIN_WAIT_SECONDS)
+
+    def _note(self, is_heard: bool, reason: str) -> None:
+        if is_heard == self._is_heard:
+            return
+        self._is_heard = is_heard
+        if is_heard:
+            _log.info("announced", extra={"control_plane": self._control_plane, "address": self._request.address})
+        else:
+            _log.warning("control plane does not hear announcements", extra={"control_plane": self._control_plane, "reason": reason})

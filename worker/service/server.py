@@ -1,0 +1,163 @@
+"""The life of a worker process: load, bind, serve, drain, stop."""
+
+import asyncio
+import gc
+import logging
+import secrets
+import socket
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pypto_serving.process.listening import bind
+from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.stop_requests import StopRequests
+from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
+from worker.config import WorkerConfig
+from worker.loaded_runner import LoadedRunner, load_runner
+from worker.service.announce import Announcer
+from worker.service.channel_options import SERVER_OPTIONS
+from worker.service.device_thread import DeviceThread, ProgressCounter
+from worker.service.metrics import WorkerMetrics
+from worker.service.servicer import WorkerServicer
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+_IDLE_POLL_SECONDS = 0.05
+_STOP_SECONDS = 1.0
+
+
+class WorkerServer:
+    """The gRPC server: WorkerService, health and reflection."""
+
+    def __init__(self, servicer: WorkerServicer) -> None:
+        self._servicer = servicer
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the type stubs are older
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve on host:port and return the bound port; raises StartUpError when the port is taken."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        bound = bind(self._server, host, port)
+        await self._server.start()
+        self._timekeeper = asyncio.create_task(self._servicer.keep_time())
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def drain(self, stop: StopRequests, seconds: float) -> None:
+        """Take no part in new work, and wait until the sequences are gone, the time is over or a stop at once is asked for."""
+        await self._health.enter_graceful_shutdown()
+        self._servicer.drain()
+        deadline = time.monotonic() + seconds
+        while not self._servicer.is_idle and not stop.at_once.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(_IDLE_POLL_SECONDS)
+
+    async def stop(self, reason: str) -> None:
+        """End the stream with UNAVAILABLE and stop serving."""
+        await self._health.enter_graceful_shutdown()
+        self._servicer.end_stream(reason)
+        await self._server.stop(_STOP_SECONDS)
+        self._timekeeper.cancel()
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", _SERVICE):
+            await self._health.set(service, status)
+
+
+async def run_worker(config: WorkerConfig, device: DeviceThread, progress: ProgressCounter) -> int:
+    """Serve until a signal comes or the device fails; returns the exit code. Raises StartUpError when the worker can not start."""
+    stop = StopRequests()
+    stop.listen()
+    started_at = time.monotonic()
+    async with AsyncExitStack() as cleanup:
+        check_port(config.host, config.port)
+        metrics = WorkerMetrics()
+        metrics.watch_progress(progress)
+        endpoint = serve_metrics(metrics.registry, config.host, config.metrics_port)
+        cleanup.callback(endpoint.close)
+        loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))
+        if not await _completed_before(loading, stop):
+            return 0
+        loaded = loading.result()
+        description = loaded.describe(secrets.token_hex(8), config.max_steps_in_flight, config.lease_seconds)
+        servicer = WorkerServicer(description, device, progress, metrics)
+        device.serve(loaded.runner, servicer)
+        load_seconds = time.monotonic() - started_at
+        _expose(metrics, loaded, load_seconds)
+        server = WorkerServer(servicer)
+        port = await server.start(config.host, config.port)
+        gc.collect()
+        gc.freeze()
+        _log_start(config, loaded, port=port, metrics_port=endpoint.port, load_seconds=load_seconds)
+        if config.announce:
+            announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation)
+            cleanup.callback(asyncio.create_task(announcer.run()).cancel)
+        return await _serve(server, servicer, stop, config.drain_seconds)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise StartUpError when host:port can not be listened on now: better known before a model is loaded than after."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise StartUpError(f"can not listen on {host}:{port}: {error.strerror}", exit_code=1) from None
+
+
+async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests) -> bool:
+    waiting = asyncio.create_task(stop.drain.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not task.done():
+        task.cancel()
+        return False
+    return True
+
+
+async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopRequests, drain_seconds: float) -> int:
+    stopping = asyncio.create_task(stop.drain.wait())
+    waited_for: set[asyncio.Future[Any]] = {stopping, servicer.device_failure}
+    await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+    if servicer.device_failure.done():
+        stopping.cancel()
+        reason = servicer.device_failure.result()
+        _log.error("device failed", extra={"reason": reason})
+        await server.stop(reason)
+        return 1
+    _log.info("draining", extra={"drain_seconds": drain_seconds})
+    await server.drain(stop, drain_seconds)
+    await server.stop("the worker was told to stop")
+    _log.info("stopped")
+    return 0
+
+
+def _expose(metrics: WorkerMetrics, loaded: LoadedRunner, load_seconds: float) -> None:
+    labels = {"numerics_id": loaded.numerics_id, "architecture": loaded.architecture, "model_fingerprint": loaded.model_fingerprint}
+    pages = {group.name: group.num_pages for group in loaded.cache_groups}
+    metrics.describe(labels, load_seconds, loaded.kv_cache_bytes, pages)
+
+
+def _log_start(config: WorkerConfig, loaded: LoadedRunner, *, port: int, metrics_port: int, load_seconds: float) -> None:
+    facts = {
+        "address": f"{config.host}:{port}",
+        "metrics": f"{config.host}:{metrics_port}",
+        "model": str(config.model),
+        "architecture": loaded.architecture,
+        "pages": sum(group.num_pages for group in loaded.cache_groups),
+        "max_model_len": loaded.limits.max_model_len,
+        "numerics_id": loaded.numerics_id,
+        "load_seconds": round(load_seconds, 2),
+    }
+    _log.info("serving", extra=facts)

@@ -1,0 +1,284 @@
+"""WorkerService: translates frames between a control plane's stream, the session and the device thread."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import grpc.aio
+
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from pypto_serving.worker.v1 import worker_pb2_grpc
+from worker.service import frames
+from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
+from worker.service.frames import FrameError, WorkerDescription
+from worker.service.metrics import WorkerMetrics
+from worker.service.session import HeldError, Opening, Session, StepOrderError
+
+_log = logging.getLogger(__name__)
+
+_MAX_PROGRESS_SECONDS = 0.25
+_MAX_UNSENT_FRAMES = 256
+
+_Context = grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse]
+
+
+class _StreamEnd(Exception):
+    """How a stream ends."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class _Stream:
+    """The frames on their way to one control plane, and how that ends."""
+
+    def __init__(self, number: int, epoch: int, control_plane_id: str) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.control_plane_id = control_plane_id
+        self._unsent: asyncio.Queue[pb.ExecuteResponse | _StreamEnd] = asyncio.Queue()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether every frame was handed to gRPC."""
+        return self._unsent.empty()
+
+    def send(self, frame: pb.ExecuteResponse) -> None:
+        """Queue a frame; ends the stream when the control plane lets too many pile up."""
+        if self._unsent.qsize() == _MAX_UNSENT_FRAMES:
+            self.end(_StreamEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MAX_UNSENT_FRAMES} frames wait to be read, which is the limit"))
+        elif self._unsent.qsize() < _MAX_UNSENT_FRAMES:
+            self._unsent.put_nowait(frame)
+
+    def end(self, end: _StreamEnd) -> None:
+        """End the stream after the frames queued so far."""
+        self._unsent.put_nowait(end)
+
+    async def write_to(self, context: _Context) -> _StreamEnd:
+        """Write frames until the stream ends."""
+        while not isinstance(frame := await self._unsent.get(), _StreamEnd):
+            await context.write(frame)
+        return frame
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Serves one control plane at a time. All state belongs to the event loop; the device thread answers through DeviceListener.
+
+    One coroutine writes to a stream, one reads from it. `keep_time` has to run beside the server: it watches the lease and sends progress.
+    """
+
+    def __init__(
+        self,
+        description: WorkerDescription,
+        device: DeviceThread,
+        progress: ProgressCounter,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._description = description
+        self._device = device
+        self._progress = progress
+        self._metrics = metrics
+        self._clock = clock
+        self._session: Session[pb.StepResult] = Session(description.incarnation, description.lease_seconds, description.max_steps_in_flight)
+        self._stream: _Stream | None = None
+        self._resets: dict[int, tuple[_Stream, int]] = {}  # by era: who waits for ResetDone, and the step id in it
+        self._lanes_were_live = False
+        self._draining = False
+        self.device_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        metrics.watch_session(self._session)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no lane is live and every result was sent."""
+        flushed = self._stream is None or self._stream.is_flushed
+        return flushed and not self._session.num_lanes and not self._session.num_steps_in_flight
+
+    async def Execute(  # type: ignore[override]  # the generated class knows generators only
+        self, request_iterator: AsyncIterator[pb.ExecuteRequest], context: _Context
+    ) -> None:
+        """See worker.proto."""
+        try:
+            stream = await self._handshake(request_iterator)
+        except _StreamEnd as refusal:
+            _log.warning("control plane refused", extra={"peer": context.peer(), "reason": refusal.message})
+            await context.abort(refusal.code, refusal.message)
+        end = _StreamEnd(grpc.StatusCode.CANCELLED, "the connection broke")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read(stream, request_iterator))
+                end = await stream.write_to(context)
+                reader.cancel()
+        finally:
+            self._close(stream, end.message)
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.message)
+
+    async def keep_time(self) -> None:
+        """Watch the lease and send progress, until cancelled."""
+        period_seconds = min(self._description.lease_seconds / 4, _MAX_PROGRESS_SECONDS)
+        while True:
+            await asyncio.sleep(period_seconds)
+            self._watch_lease()
+            self._send_progress()
+
+    def drain(self) -> None:
+        """Tell the control plane to move its sequences."""
+        self._draining = True
+        self._send_progress()
+
+    def end_stream(self, message: str) -> None:
+        """End the open stream with UNAVAILABLE."""
+        if self._stream is not None:
+            self._stream.end(_StreamEnd(grpc.StatusCode.UNAVAILABLE, message))
+
+    def step_done(self, done: StepDone) -> None:
+        """Keep the result and send it if the control plane is there."""
+        if done.output is None:
+            result = frames.encode_failure(done.step_id, done.error, done.device_us, done.idle_us)
+        else:
+            result = frames.encode_result(done.output, done.device_us, done.idle_us)
+        if not self._session.finish_step(done.era, done.step_id, result):
+            return
+        self._count(done)
+        if self._stream is not None:
+            self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, result=result))
+
+    def reset_done(self, era: int) -> None:
+        """Send ResetDone if the stream that asked for it is still there."""
+        stream, last_step_id = self._resets.pop(era, (None, 0))
+        if stream is not None and stream is self._stream:
+            stream.send(pb.ExecuteResponse(epoch=stream.epoch, reset_done=pb.ResetDone(last_step_id=last_step_id)))
+
+    def device_failed(self, message: str) -> None:
+        """Let the process end."""
+        if not self.device_failure.done():
+            self.device_failure.set_result(message)
+
+    async def _handshake(self, requests: AsyncIterator[pb.ExecuteRequest]) -> _Stream:
+        try:
+            request = await asyncio.wait_for(anext(requests, None), self._description.lease_seconds)
+        except TimeoutError:
+            raise _StreamEnd(grpc.StatusCode.DEADLINE_EXCEEDED, f"no Hello within {self._description.lease_seconds:g} s") from None
+        if request is None or request.WhichOneof("frame") != "hello":
+            self._metrics.count_broken_frame()
+            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
+        return self._open(request.hello)
+
+    def _open(self, hello: pb.Hello) -> _Stream:
+        self._check(hello)
+        opening = Opening(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
+        try:
+            grant = self._session.open(opening, self._clock())
+        except HeldError as error:
+            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+        self._align_device()
+        if self._stream is not None:
+            replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
+            self._stream.end(_StreamEnd(grpc.StatusCode.ABORTED, replaced))
+        stream = self._stream = _Stream(grant.stream, grant.epoch, hello.control_plane_id)
+        welcome = frames.encode_welcome(self._description, grant.epoch, grant.resumed, grant.last_step_id)
+        stream.send(pb.ExecuteResponse(epoch=grant.epoch, welcome=welcome))
+        for result in grant.unseen:
+            stream.send(pb.ExecuteResponse(epoch=grant.epoch, result=result))
+        self._send_progress()
+        facts = {"control_plane": hello.control_plane_id, "epoch": grant.epoch, "resumed": grant.resumed}
+        _log.info("session opened", extra=facts)
+        return stream
+
+    def _check(self, hello: pb.Hello) -> None:
+        """Refuse a Hello that no state of the session could make acceptable."""
+        try:
+            frames.check_hello(hello)
+        except FrameError as error:
+            self._metrics.count_broken_frame()
+            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+        if hello.protocol_version != frames.PROTOCOL_VERSION:
+            version = f"hello.protocol_version: {hello.protocol_version}, this worker speaks {frames.PROTOCOL_VERSION}"
+            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, version)
+        if hello.model_fingerprint != self._description.model_fingerprint:
+            model = f"hello.model_fingerprint: {hello.model_fingerprint}, this worker has model {self._description.model_fingerprint}"
+            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
+
+    async def _read(self, stream: _Stream, requests: AsyncIterator[pb.ExecuteRequest]) -> None:
+        """Take frames in until the control plane closes its side or breaks the contract."""
+        try:
+            async for request in requests:
+                self._take(request, stream)
+        except (FrameError, StepOrderError) as error:
+            self._metrics.count_broken_frame()
+            stream.end(_StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+        else:
+            stream.end(_StreamEnd(grpc.StatusCode.OK, "closed by the control plane"))
+
+    def _take(self, request: pb.ExecuteRequest, stream: _Stream) -> None:
+        if stream is not self._stream or request.epoch != stream.epoch:
+            self._metrics.count_stale_frame()
+            _log.debug("stale frame dropped", extra={"epoch": request.epoch, "control_plane": stream.control_plane_id})
+            return
+        self._session.heard(self._clock())
+        match request.WhichOneof("frame"):
+            case "step":
+                self._take_step(request.step)
+            case "reset":
+                self._reset(stream)
+            case "heartbeat":
+                pass
+            case kind:
+                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset or heartbeat")
+
+    def _take_step(self, frame: pb.Step) -> None:
+        step = frames.decode_step(frame, self._description)
+        admitted = [admission.lane for admission in step.admissions]
+        self._session.take_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
+        self._device.submit(step)
+
+    def _reset(self, stream: _Stream) -> None:
+        self._session.reset()
+        self._resets[self._session.era] = (stream, self._session.last_step_id)
+        self._align_device()
+        _log.info("reset", extra={"control_plane": stream.control_plane_id, "last_step": self._session.last_step_id})
+
+    def _align_device(self) -> None:
+        """Make the device forget what the session has forgotten."""
+        if self._device.era != self._session.era:
+            self._device.reset(self._session.era)
+
+    def _watch_lease(self) -> None:
+        if not self._session.expire(self._clock()):
+            return
+        self._align_device()
+        self._metrics.count_lease_expiration()
+        silence = f"no frame for {self._description.lease_seconds:g} s: the lease ran out"
+        _log.warning("lease ran out", extra={"lease_seconds": self._description.lease_seconds})
+        if self._stream is not None:
+            self._stream.end(_StreamEnd(grpc.StatusCode.ABORTED, silence))
+            self._stream = None
+
+    def _send_progress(self) -> None:
+        if self._stream is not None:
+            progress = pb.Progress(
+                progress=self._progress.count,
+                busy=self._device.busy,
+                slowest_unit_us=self._progress.slowest_unit_us,
+                draining=self._draining,
+            )
+            self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
+
+    def _close(self, stream: _Stream, reason: str) -> None:
+        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": reason})
+        self._session.close(stream.number)
+        if stream is self._stream:
+            self._stream = None
+
+    def _count(self, done: StepDone) -> None:
+        if done.output is None:
+            self._metrics.count_failed_step()
+        else:
+            idle_us = done.idle_us if self._lanes_were_live else None
+            self._metrics.count_step(done.device_us, idle_us, len(done.output.token_ids), len(done.output.lane_errors))
+        self._lanes_were_live = self._session.num_lanes > 0
