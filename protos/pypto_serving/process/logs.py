@@ -22,7 +22,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 class _TextFormatter(logging.Formatter):
-    """12:34:56 INFO    worker.server: serving address=127.0.0.1:50061"""
+    """12:34:56 INFO    worker.service.server: serving address=127.0.0.1:50061"""
 
     default_msec_format = "%s.%03d"
 
