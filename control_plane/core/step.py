@@ -98,7 +98,6 @@ class Step:
     growths: Sequence[PageGrowth] = ()
     chunks: Sequence[LaneChunk] = ()
     num_tokens: int = 0  # tokens that run
-    num_samples: int = 0  # lanes that sample; an upper bound, as a lane may have ended by itself
 
 
 @dataclass(frozen=True, slots=True)

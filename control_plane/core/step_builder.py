@@ -22,7 +22,6 @@ class StepBuilder:
         self._trims: list[PageTrim] = []
         self._growths: list[PageGrowth] = []
         self._chunks: list[LaneChunk] = []
-        self._num_samples = 0
 
     def run_live(self, others_wait: bool) -> None:
         """Schedule what runs already; `others_wait` says whether somebody may be admitted."""
@@ -53,7 +52,6 @@ class StepBuilder:
             growths=self._growths,
             chunks=self._chunks,
             num_tokens=replica.max_step_tokens - self.budget,
-            num_samples=self._num_samples,
         )
         replica.sent(step, self._runs, now)
         return step
@@ -73,7 +71,6 @@ class StepBuilder:
                 sequence.num_computed_tokens = computed = computed + 1
                 if samples := computed < sequence.final_length:
                     sequence.num_tokens += 1
-                    self._num_samples += 1
                 runs.append((sequence, sequence.generation, computed, samples))
             else:
                 prefilling.append(sequence)
@@ -100,7 +97,6 @@ class StepBuilder:
         sequence.num_computed_tokens = computed = computed + num_tokens
         if samples := computed == sequence.num_tokens < sequence.final_length:
             sequence.num_tokens += 1
-            self._num_samples += 1
         self._runs.append((sequence, sequence.generation, computed, samples))
 
     # Pages
