@@ -195,9 +195,11 @@ class KVCacheManager:
 
     @staticmethod
     def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:
-        """Tokens, at most `num_tokens`, whose pages a full group has without a gap."""
-        chain = hashes.first(group.page_tokens, num_tokens // group.page_tokens) if num_tokens else []
-        for entry in range(num_tokens // group.page_tokens):
+        """Tokens, at most `num_tokens`, whose pages a full group has without a gap; hashes about twice as many at most."""
+        num_pages, chain = num_tokens // group.page_tokens, hashes.first(group.page_tokens, 0)
+        for entry in range(num_pages):
+            if entry == len(chain):
+                hashes.first(group.page_tokens, min(2 * entry + 1, num_pages))  # extends the chain
             if pool.find(chain[entry]) is None:
                 return entry * group.page_tokens
         return num_tokens - num_tokens % group.page_tokens

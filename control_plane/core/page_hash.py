@@ -20,14 +20,20 @@ class PageHashes:
         self._salt = salt.encode()
         self._chains: dict[int, list[bytes]] = {}
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens hashed so far, over all page sizes."""
+        return sum(page_tokens * len(chain) for page_tokens, chain in self._chains.items())
+
     def first(self, page_tokens: int, num_pages: int) -> list[bytes]:
         """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
         chain = self._chains.setdefault(page_tokens, [])
         assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
         parent = chain[-1] if chain else self._root(page_tokens)
-        for start in range(len(chain) * page_tokens, num_pages * page_tokens, page_tokens):
-            tokens = array("I", self._token_ids[start : start + page_tokens])
-            parent = hashlib.sha256(parent + tokens.tobytes()).digest()
+        new = array("I", self._token_ids[len(chain) * page_tokens : num_pages * page_tokens])
+        tokens, page_bytes = new.tobytes(), page_tokens * new.itemsize
+        for start in range(0, len(tokens), page_bytes):
+            parent = hashlib.sha256(parent + tokens[start : start + page_bytes]).digest()
             chain.append(parent)
         return chain
 

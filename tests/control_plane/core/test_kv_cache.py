@@ -122,3 +122,13 @@ def test_a_sliding_group_limits_the_length_only_when_its_window_can_not_advance(
     assert max_sequence_length([group(num_pages=10)]) == 40
     assert max_sequence_length([group(num_pages=10), group(num_pages=4, window=8)]) == 40
     assert max_sequence_length([group(num_pages=10), group(num_pages=3, window=8)]) == 12
+
+
+def test_a_lookup_hashes_little_beyond_what_it_finds():
+    kv = KVCacheManager([group(num_pages=40)], 1)
+    first, second = PageHashes(list(range(100)), ""), PageHashes([*range(20), *range(80)], "")
+    assert kv.find_prefix(first, 0, 99).num_tokens == 0
+    assert first.num_tokens == 4
+    leave_cached(kv, list(range(100)))
+    assert kv.find_prefix(second, 0, 99).num_tokens == 20
+    assert second.num_tokens <= 2 * 20 + 4
