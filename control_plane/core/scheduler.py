@@ -12,8 +12,8 @@ from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
 
-#: Waiting sequences that one pass looks at in vain; bounds its cost.
-_MAX_PASSED = 8
+#: Waiting sequences that one pass looks at in vain, and tokens that it hashes for that, beside those of the last one; they bound its cost.
+_MAX_PASSED, _MAX_HASHED_TOKENS = 16, 8192
 
 #: A running sequence weighs as much as so many tokens that wait to be computed.
 _SEQUENCE_WEIGHT = 16
@@ -187,27 +187,27 @@ class Scheduler:
         """Place waiting sequences, in order; those that do not fit are overtaken, but not too often."""
         loads = {replica: replica.num_pending_tokens + _SEQUENCE_WEIGHT * len(replica.running) for replica in self.replicas}
         passed: list[Sequence] = []  # they do not fit now
-        deferred: list[Sequence] = []  # their place takes no step now
-        candidates = self.waiting.candidates()
-        while len(passed) + len(deferred) < _MAX_PASSED and _any_open(builders, closed):
-            sequence = next(candidates, None)
+        num_deferred = 0  # candidates whose place takes no step now, or has no budget left; they count as its load
+        num_hashed = 0
+        self.waiting.recall()
+        while len(passed) + num_deferred < _MAX_PASSED and num_hashed < _MAX_HASHED_TOKENS and _any_open(builders, closed):
+            sequence = self.waiting.candidate(num_deferred)
             if sequence is None:
                 break
+            num_hashed -= sequence.hashes.num_tokens
             place = self._place(sequence, closed, loads)
+            num_hashed += sequence.hashes.num_tokens
             builder = builders.get(place.replica) if place else None
             if place is None:
+                self.waiting.passed(sequence)
                 passed.append(sequence)
-                self._save_pages(sequence, closed)
             elif builder is None or builder.budget == 0:
-                deferred.append(sequence)
+                num_deferred += 1
             else:
                 self._start(sequence, place, builder, now)
+            if place is not None:
                 loads[place.replica] = place.cost + _SEQUENCE_WEIGHT
-                for other in passed:
-                    other.num_overtakes += 1
-                    self._save_pages(other, closed)
-        for sequence in passed + deferred:
-            self.waiting.put_back(sequence)
+            self._save_pages(passed, closed)
 
     def _place(self, sequence: Sequence, closed: set[Replica], loads: dict[Replica, int]) -> _Place | None:
         """Find the place where the least is to be computed: what is pending there, and what its cache lacks of the sequence."""
@@ -222,25 +222,26 @@ class Scheduler:
                     places.append(_Place(replica, hit, cost))
         return min(places, key=lambda place: place.cost, default=None)
 
-    def _save_pages(self, sequence: Sequence, closed: set[Replica]) -> None:
+    def _save_pages(self, passed: list[Sequence], closed: set[Replica]) -> None:
         """Admit nobody else where a sequence that was overtaken too often could run."""
-        if sequence.num_overtakes >= self.options.max_overtakes:
-            closed.update(self._eligible(sequence))
+        for sequence in passed:
+            if self.waiting.num_overtakes(sequence) >= self.options.max_overtakes:
+                closed.update(self._eligible(sequence))
 
     def _eligible(self, sequence: Sequence) -> list[Replica]:
         """Workers under whose numerics a sequence may run."""
         return [replica for replica in self.replicas if sequence.numerics_id in (None, replica.description.numerics_id)]
 
     def _start(self, sequence: Sequence, place: _Place, builder: StepBuilder, now: float) -> None:
-        self.waiting.remove(sequence)
+        self.waiting.admitted(sequence)
         place.replica.place(sequence, next(self._generations), place.hit)
         if sequence.num_admissions == 1:
             sequence.first_scheduled_time = now
             self._started.append(sequence)
-            if sequence.num_generated_tokens == 0:
+            if not sequence.is_resume:
                 self.counters.prompt_tokens += sequence.num_prompt_tokens
-            self.counters.prefix_query_tokens += sequence.num_prompt_tokens
-            self.counters.prefix_hit_tokens += sequence.num_cached_tokens
+                self.counters.prefix_query_tokens += sequence.num_prompt_tokens
+                self.counters.prefix_hit_tokens += sequence.num_cached_tokens
         builder.admit(sequence, others_wait=len(self.waiting) > self.waiting.num_stranded and place.replica.takes_sequence)
 
     # Moving

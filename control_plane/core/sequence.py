@@ -34,6 +34,7 @@ class Sequence:
     arrival_time: float
     priority: int = 0  # lower runs first
     cache_salt: str = ""
+    is_resume: bool = False  # of a request that ran before
 
     # Across all workers
     order: tuple[float, int] = (0.0, 0)  # of scheduling; set when it is submitted
@@ -44,7 +45,7 @@ class Sequence:
     first_scheduled_time: float | None = None
     num_cached_tokens: int = 0  # of the prompt, at first admission
     num_admissions: int = 0
-    num_overtakes: int = 0  # by others, while it did not fit
+    passed_at: int | None = None  # overtakes counted by the waiting queue when it did not fit for the first time
     num_losses: int = 0  # workers lost under it since its last token
 
     # On the present worker
@@ -97,7 +98,7 @@ class Sequence:
         if self.num_admissions == 0:
             self.num_cached_tokens = min(num_cached_tokens, self.num_prompt_tokens - 1)
         self.num_admissions += 1
-        self.num_overtakes = 0
+        self.passed_at = None
 
     def displace(self) -> None:
         """Forget the worker; what is still in flight there does not count any more."""

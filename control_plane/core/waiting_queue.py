@@ -1,10 +1,16 @@
 """Sequences that wait for a worker."""
 
-import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from control_plane.core.sequence import Sequence
+
+#: Sequences that did not fit and are looked at again in one pass: the first ones of the order, and others in turn.
+_FIRST, _IN_TURN = 4, 4
+
+_order = attrgetter("order")
 
 
 @dataclass(slots=True)
@@ -12,18 +18,7 @@ class _Bucket:
     """Sequences that may run under the same numerics id."""
 
     stranded_since: float | None  # no worker in session can take them; None: some can
-    heap: list[tuple[tuple[float, int], Sequence]] = field(default_factory=list)  # entries of removed sequences are stale
     entered: dict[Sequence, float] = field(default_factory=dict)  # in order of time
-
-    def head(self) -> Sequence | None:
-        while self.heap and self.heap[0][1] not in self.entered:
-            heapq.heappop(self.heap)
-        return self.heap[0][1] if self.heap else None
-
-    def compact(self) -> None:
-        if len(self.heap) > 2 * len(self.entered) + 64:
-            self.heap = [(sequence.order, sequence) for sequence in self.entered]
-            heapq.heapify(self.heap)
 
     def ends(self, grace_seconds: float) -> Iterator[tuple[float, Sequence]]:
         """When each sequence has waited long enough for a worker, soonest first."""
@@ -33,15 +28,22 @@ class _Bucket:
 
 
 class WaitingQueue:
-    """Ordered by (priority improved by age, arrival). Every operation costs at most the logarithm of its length, but for `strand`.
+    """Ordered by (priority improved by age, arrival). Sequences that no worker in session can take wait apart, in nobody's way.
 
-    Sequences that are tied to a numerics id wait apart, so that those without a worker are in nobody's way.
+    The cost of a pass does not depend on the length of the queue, since it looks at some candidates only, in order:
+
+        candidates: not looked at yet --passed--> did not fit --recall--> candidates again, the first ones always, the others in turn
+             '--------------------------- admitted ---> a worker
     """
 
     def __init__(self) -> None:
         self.num_tokens = 0  # known tokens of all that wait
         self._buckets: dict[str | None, _Bucket] = {}
         self._live: Collection[str | None] = ()
+        self._candidates: list[Sequence] = []  # in order
+        self._passed: list[Sequence] = []  # in order; a worker in session can take them, but they did not fit
+        self._turn: tuple[float, int] = (0.0, 0)  # order of the last one that was recalled in turn
+        self._num_overtakes = 0  # admissions of sequences behind the first one that did not fit
 
     def __len__(self) -> int:
         return sum(len(bucket.entered) for bucket in self._buckets.values())
@@ -57,36 +59,69 @@ class WaitingQueue:
         if bucket is None:
             stranded_since = None if sequence.numerics_id in self._live else now
             bucket = self._buckets[sequence.numerics_id] = _Bucket(stranded_since)
-        heapq.heappush(bucket.heap, (sequence.order, sequence))
         bucket.entered[sequence] = now
         self.num_tokens += len(sequence.token_ids)
-
-    def candidates(self) -> Iterator[Sequence]:
-        """Take sequences that a worker in session may run out of the order, the first first; those not removed are to be `put_back`."""
-        buckets = [bucket for bucket in self._buckets.values() if bucket.stranded_since is None]
-        while True:
-            heads = [(head.order, bucket) for bucket in buckets if (head := bucket.head())]
-            if not heads:
-                return
-            yield heapq.heappop(min(heads, key=lambda item: item[0])[1].heap)[1]
-
-    def put_back(self, sequence: Sequence) -> None:
-        """Return a candidate to its place."""
-        heapq.heappush(self._buckets[sequence.numerics_id].heap, (sequence.order, sequence))
+        if bucket.stranded_since is None:
+            insort(self._candidates, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
         """Stop waiting."""
-        bucket = self._buckets[sequence.numerics_id]
-        del bucket.entered[sequence]
+        del self._buckets[sequence.numerics_id].entered[sequence]
         self.num_tokens -= len(sequence.token_ids)
-        bucket.compact()
+        for line in (self._candidates, self._passed):
+            index = bisect_left(line, sequence.order, key=_order)
+            if index < len(line) and line[index] is sequence:
+                del line[index]
+
+    # A pass
+
+    def recall(self) -> None:
+        """Begin a pass: look again at the first that did not fit, and at a few more unless there are enough candidates without them."""
+        enough = len(self._candidates) >= _FIRST + _IN_TURN
+        self._recall(0, 1 if enough else _FIRST)
+        if not enough and self._passed:
+            index = bisect_right(self._passed, self._turn, key=_order)
+            self._turn = self._recall(index if index < len(self._passed) else 0, _IN_TURN)[-1].order
+
+    def candidate(self, index: int) -> Sequence | None:
+        """The candidate at a place in the order."""
+        return self._candidates[index] if index < len(self._candidates) else None
+
+    def passed(self, sequence: Sequence) -> None:
+        """Note that a candidate does not fit."""
+        self._candidates.remove(sequence)
+        insort(self._passed, sequence, key=_order)
+        if sequence.passed_at is None:
+            sequence.passed_at = self._num_overtakes
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Remove a candidate that runs now. If it did not fit before, the next one that did not may fit too, and becomes a candidate."""
+        self.remove(sequence)
+        if self._passed and self._passed[0].order < sequence.order:
+            self._num_overtakes += 1
+        if sequence.passed_at is not None:
+            self._recall(bisect_right(self._passed, sequence.order, key=_order), 1)
+
+    def num_overtakes(self, sequence: Sequence) -> int:
+        """How often a sequence was overtaken since it did not fit; more, if others between it and the first in the order ran."""
+        return 0 if sequence.passed_at is None else self._num_overtakes - sequence.passed_at
+
+    def _recall(self, first: int, num: int) -> list[Sequence]:
+        recalled = self._passed[first : first + num]
+        del self._passed[first : first + num]
+        for sequence in recalled:
+            insort(self._candidates, sequence, key=_order)
+        return recalled
+
+    # The whole
 
     def clear(self) -> None:
         """Forget all."""
         self.num_tokens = 0
         for bucket in self._buckets.values():
             bucket.entered.clear()
-            bucket.heap.clear()
+        self._candidates.clear()
+        self._passed.clear()
 
     def strand(self, live_numerics_ids: Collection[str], now: float) -> None:
         """Note which numerics ids have a worker now; without any, sequences that are tied to none wait too."""
@@ -96,6 +131,9 @@ class WaitingQueue:
                 bucket.stranded_since = None
             elif bucket.stranded_since is None:
                 bucket.stranded_since = now
+        runnable = [sequence for bucket in self._buckets.values() if bucket.stranded_since is None for sequence in bucket.entered]
+        self._candidates = sorted(runnable, key=_order)
+        self._passed.clear()
 
     def overdue(self, now: float, grace_seconds: float) -> list[Sequence]:
         """Sequences that have waited for a worker for the grace time."""

@@ -13,7 +13,10 @@ from control_plane.engine.ports import Failure, FinishReason
 
 @dataclass(slots=True)
 class PassObservation:
-    """What happened in one pass of the loop: counts are increments, times are in seconds. Replayed and resumed tokens are in none."""
+    """What happened in one pass of the loop: counts are increments, times are in seconds.
+
+    Replayed and resumed tokens are in none; a resume adds nothing to the prompts, the prefix lookups, the queue and the first tokens.
+    """
 
     prompt_tokens: int = 0  # of requests admitted for the first time
     generation_tokens: int = 0
@@ -63,7 +66,7 @@ class EngineGauges:
     num_waiting_for_worker: int = 0  # no worker in session can take them
     num_waiting_tokens: int = 0  # known tokens of sequences that wait
     max_model_len: int = 0  # 0 until the first worker is in session
-    healthy: bool = True  # False after an unexpected error that no request could be blamed for
+    healthy: bool = True  # False after an unexpected error that no request could be blamed for, until a clean pass with no reset pending
 
 
 class EngineMetrics(Protocol):

@@ -114,4 +114,5 @@ def _sequence(spec: GenerationRequest, choice: ChoiceSpec, generated: list[int])
         arrival_time=spec.arrival_time,
         priority=spec.priority,
         cache_salt=spec.cache_salt,
+        is_resume=spec.takes_over,
     )

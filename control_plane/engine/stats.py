@@ -31,7 +31,8 @@ class EngineStats:
         """A sequence was scheduled for the first time."""
         assert sequence.first_scheduled_time is not None
         waited = sequence.first_scheduled_time - sequence.arrival_time
-        self.observed.queue_seconds.append(waited)
+        if not sequence.is_resume:
+            self.observed.queue_seconds.append(waited)
         self.mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self.mean_queue_seconds)
 
     def stepped(self, outcome: StepOutcome, result: StepResult, now: float) -> None:
@@ -47,7 +48,8 @@ class EngineStats:
         """A token of a choice arrived."""
         if generation.first_token_time is None:
             generation.first_token_time = now
-            self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
+            if not generation.sequence.is_resume:
+                self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
         else:
             gap = now - generation.last_token_time
             self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1

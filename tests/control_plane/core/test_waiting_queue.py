@@ -1,3 +1,5 @@
+import itertools
+
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.sequence import Sequence
 from control_plane.core.waiting_queue import WaitingQueue
@@ -10,18 +12,15 @@ def waiting(name, order=0.0, numerics_id=None) -> Sequence:
 
 
 def names(queue) -> list[str]:
-    taken = list(queue.candidates())
-    for sequence in taken:
-        queue.put_back(sequence)
-    return [sequence.request_id for sequence in taken]
+    return [sequence.request_id for sequence in itertools.takewhile(bool, map(queue.candidate, itertools.count()))]
 
 
-def test_candidates_come_in_order_and_keep_their_place():
+def test_candidates_come_in_order():
     queue = WaitingQueue()
     queue.strand(["n"], 0.0)
     for name, order in (("1", 2.0), ("2", 0.0), ("3", 0.0)):
         queue.push(waiting(name, order), 0.0)
-    assert names(queue) == names(queue) == ["2", "3", "1"]
+    assert names(queue) == ["2", "3", "1"]
 
 
 def test_a_removed_sequence_does_not_come_again():
@@ -56,12 +55,54 @@ def test_the_grace_time_starts_when_the_last_worker_goes():
     assert queue.overdue(40.0, 30.0) == [sequence]
 
 
-def test_the_heap_does_not_keep_removed_sequences():
+def waiting_queue(num: int) -> tuple[WaitingQueue, list[Sequence]]:
     queue = WaitingQueue()
     queue.strand(["n"], 0.0)
-    sequences = [waiting(str(index)) for index in range(1000)]
+    sequences = [waiting(str(index)) for index in range(num)]
     for sequence in sequences:
         queue.push(sequence, 0.0)
-    for sequence in sequences:
-        queue.remove(sequence)
-    assert sum(len(bucket.heap) for bucket in queue._buckets.values()) <= 64
+    return queue, sequences
+
+
+def pass_all(queue: WaitingQueue) -> list[str]:
+    found = names(queue)
+    while sequence := queue.candidate(0):
+        queue.passed(sequence)
+    return found
+
+
+def test_the_first_that_did_not_fit_and_others_in_turn_are_recalled():
+    queue, _ = waiting_queue(12)
+    pass_all(queue)
+    found = []
+    for _ in range(3):
+        queue.recall()
+        found.append(pass_all(queue))
+    assert found == [[*"0123", *turn] for turn in (["4", "5", "6", "7"], ["8", "9", "10", "11"], ["4", "5", "6", "7"])]
+
+
+def test_only_the_first_is_recalled_while_there_are_enough_others():
+    queue, sequences = waiting_queue(20)
+    for sequence in sequences[:10]:
+        queue.passed(sequence)
+    queue.recall()
+    assert names(queue) == ["0", *(str(index) for index in range(10, 20))]
+
+
+def test_the_next_is_recalled_after_one_that_fits_now():
+    queue, sequences = waiting_queue(20)
+    pass_all(queue)
+    queue.recall()
+    queue.admitted(sequences[3])
+    assert names(queue) == ["0", "1", "2", *"45678"]
+
+
+def test_overtakes_count_from_when_a_sequence_did_not_fit():
+    queue, sequences = waiting_queue(6)
+    queue.admitted(sequences[5])
+    queue.passed(sequences[1])
+    queue.admitted(sequences[2])
+    queue.passed(sequences[3])
+    queue.admitted(sequences[4])
+    queue.admitted(sequences[0])
+    assert [queue.num_overtakes(sequences[index]) for index in (1, 3)] == [2, 1]
