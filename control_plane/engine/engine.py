@@ -46,6 +46,7 @@ class Engine:
         self._results: deque[tuple[Worker, StepResult]] = deque()
         self._stopping = False
         self._healthy = True
+        self._turn_failed = False
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -68,6 +69,7 @@ class Engine:
     def turn(self) -> None:
         """One pass of the loop."""
         now = self._clock()
+        self._turn_failed = False
         try:
             self._take_results(now)
             self._fail_overdue(now)
@@ -103,7 +105,6 @@ class Engine:
                 continue
             self._stats.stepped(outcome, result, now)
             self._requests.take(outcome, now)
-            self._healthy = True
 
     def _take_early(self, lost: Worker | None = None) -> None:
         """Take in what has arrived before something that makes it void."""
@@ -130,6 +131,8 @@ class Engine:
         if outputs:
             self._guard(lambda: self._sink.publish(outputs))
         self._guard(self._tell_stats)
+        if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
+            self._healthy = True
         self._gauges_stale = True
         if self._gauges_due(now):
             self._take_gauges(now)
@@ -145,12 +148,12 @@ class Engine:
             call()
         except Exception:
             _logger.exception("a listener of the engine failed")
-            self._healthy = False
+            self._turn_failed, self._healthy = True, False
 
     def _recover(self) -> None:
         """Go on after a defect of ours that no request can be blamed for: all of them end, and everybody starts from nothing."""
         _logger.exception("engine failed; every request ends")
-        self._healthy = False
+        self._turn_failed, self._healthy = True, False
         self._results.clear()
         self._requests.abandon()
         self._scheduler.abandon()
@@ -261,10 +264,10 @@ class Engine:
             self._woken.set()
 
     def _set_timer(self) -> None:
-        """Wake up by itself when a sequence is overdue or the gauges are old."""
+        """Wake up by itself when a sequence is overdue, the gauges are old, or a clean pass would show that all is well again."""
         self._cancel_timer()
         dues = [] if (overdue := self._scheduler.next_overdue()) is None else [overdue]
-        if self._gauges_stale:
+        if self._gauges_stale or not self._healthy:
             dues.append(self._gauges_time + self._options.gauge_seconds)
         if dues:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - self._clock()), self._wake)

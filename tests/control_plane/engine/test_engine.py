@@ -250,6 +250,20 @@ def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
     assert bench.engine.snapshot().gauges.healthy
 
 
+def test_health_comes_back_without_traffic_once_the_workers_are_reset(monkeypatch):
+    bench = Bench(describe(), describe(address="worker:2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
+        bench.engine.turn()
+    bench.workers[0].finish_reset()
+    bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.workers[1].finish_reset()
+    bench.clock.now += 1.0
+    bench.engine.turn()
+    assert bench.engine.gauges.healthy
+
+
 def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(monkeypatch):
     bench = Bench()
     bench.submit("a", max_tokens=20)
@@ -303,7 +317,8 @@ def test_listeners_that_fail_do_not_stop_the_loop(monkeypatch):
         bench.worker.run_step()
         bench.engine.turn()
     assert not bench.engine.snapshot().gauges.healthy
-    bench.worker.run_step()
+    bench.engine.turn()
+    assert bench.engine.snapshot().gauges.healthy
     bench.run()
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
 
@@ -418,6 +433,19 @@ def test_metrics_count_each_token_once():
     assert len(total("step_seconds")) == len(bench.worker.history)
 
 
+@pytest.mark.parametrize("num_resumed", [0, 2])
+def test_metrics_count_a_resume_as_the_same_request(num_resumed):
+    bench = Bench()
+    bench.submit("r", tuple(range(9)), max_tokens=8)
+    bench.run(4)
+    bench.sink.__init__()
+    bench.submit("r", tuple(range(9)), max_tokens=8, takes_over=True, resumed=solo(range(9), num_resumed))
+    bench.run()
+    total = bench.metrics.total
+    assert (total("prompt_tokens"), total("prefix_query_tokens"), total("prefix_hit_tokens")) == (9, 9, 0)
+    assert len(total("first_token_seconds")) == len(total("queue_seconds")) == 1
+
+
 def test_the_snapshot_shows_sequences_and_pages():
     bench = Bench()
     bench.submit("r", max_tokens=20)
@@ -444,6 +472,21 @@ class SelfRunningWorker(FakeWorker):
     def submit(self, step) -> None:
         super().submit(step)
         asyncio.get_running_loop().call_soon(self.run_step)
+
+
+async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
+    metrics = RecordingMetrics()
+    engine = Engine(Scheduler(), RecordingSink(), metrics, EngineOptions(gauge_seconds=0.01))
+    running = asyncio.create_task(engine.run())
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "observe", lambda observed: 1 / 0)
+        engine.worker_joined(SelfRunningWorker(engine))
+        while engine.gauges.healthy:
+            await asyncio.sleep(0.01)
+    while not engine.gauges.healthy:
+        await asyncio.sleep(0.01)
+    engine.stop()
+    await running
 
 
 async def test_the_loop_wakes_up_by_itself():
