@@ -13,7 +13,7 @@ from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
 
 #: Waiting sequences that one pass looks at in vain, and tokens that it hashes for that, beside those of the last one; they bound its cost.
-_MAX_PASSED, _MAX_HASHED_TOKENS = 16, 8192
+_MAX_PASSED, _MAX_HASHED_TOKENS = 16, 16_384
 
 #: A running sequence weighs as much as so many tokens that wait to be computed.
 _SEQUENCE_WEIGHT = 16

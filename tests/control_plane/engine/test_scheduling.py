@@ -178,7 +178,7 @@ def test_the_tokens_hashed_in_one_pass_are_bounded():
     for index in range(8):
         bench.submit(f"r{index}", (*range(3980), index), max_tokens=1)
     bench.turn()
-    assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests.sequences) <= 8192 + 4000
+    assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests.sequences) <= 16_384 + 4000
     bench.run()
     assert len(bench.sink.finished) == 9
 
