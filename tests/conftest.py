@@ -1,11 +1,15 @@
 """Fixtures that more than one part of the tests uses."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# Before torch is imported: on a busy machine threads that spin for others make every operator wait for a time slice.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
