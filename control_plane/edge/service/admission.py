@@ -18,7 +18,7 @@ from control_plane.edge.service.parameters import (
     sampling_params,
 )
 from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.text.stop_matcher import StopAutomaton
+from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest
 from pypto_serving.inference.v1 import inference_pb2
@@ -156,7 +156,7 @@ class Admission:
         for token_id in stopping.stop_token_ids:
             end_texts[token_id] = self._model.tokenizer.decode([token_id], skip_special_tokens=False) if stopping.include_stop else ""
         return TextRules(
-            stops=StopAutomaton(stopping.stop) if stopping.stop else None,
+            stops=StopStrings(stopping.stop) if stopping.stop else None,
             include_stop=stopping.include_stop,
             min_tokens=stopping.min_tokens,
             end_texts=end_texts,

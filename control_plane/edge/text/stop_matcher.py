@@ -1,56 +1,25 @@
 """Stop strings: found across tokens, and never shown in part."""
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Sequence
 
 
-class StopAutomaton:
-    """Aho-Corasick automaton over stop strings. Immutable; shared by all sequences of a request.
+class StopStrings:
+    """The stop strings of a request, arranged for search. Immutable; shared by all its sequences, and no larger than the strings."""
 
-    A state is the longest suffix of the text so far that is a prefix of some stop string, so its depth is the number of characters that
-    can not be shown yet. Aho, Corasick: Efficient string matching, CACM 1975.
-    """
+    __slots__ = ("_alphabetic", "first_characters", "longest_first", "max_length")
 
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "an empty stop string matches everything"
-        self.stops = tuple(stops)
-        self.depths = [0]
-        self._edges: list[dict[str, int]] = [{}]
-        self._fallbacks = [0]
-        self.matches: list[str | None] = [None]  # longest stop string that ends in the state
-        for stop in stops:
-            self._add(stop)
-        self._link()
+        self._alphabetic = sorted(set(stops))
+        self.longest_first = sorted(self._alphabetic, key=len, reverse=True)
+        self.max_length = len(self.longest_first[0])
+        self.first_characters = frozenset(stop[0] for stop in stops)
 
-    def next_state(self, state: int, character: str) -> int:
-        """The state after one more character."""
-        while character not in self._edges[state]:
-            if state == 0:
-                return 0
-            state = self._fallbacks[state]
-        return self._edges[state][character]
-
-    def _add(self, stop: str) -> None:
-        state = 0
-        for character in stop:
-            if character not in self._edges[state]:
-                self._edges[state][character] = len(self._edges)
-                self._edges.append({})
-                self._fallbacks.append(0)
-                self.matches.append(None)
-                self.depths.append(self.depths[state] + 1)
-            state = self._edges[state][character]
-        self.matches[state] = stop
-
-    def _link(self) -> None:
-        """Breadth first: the fallback of a state is shorter than the state, and has its own matches already."""
-        queue = deque(self._edges[0].values())
-        while queue:
-            state = queue.popleft()
-            for character, child in self._edges[state].items():
-                self._fallbacks[child] = self.next_state(self._fallbacks[state], character)
-                self.matches[child] = self.matches[child] or self.matches[self._fallbacks[child]]
-                queue.append(child)
+    def any_starts_with(self, beginning: str) -> bool:
+        """Whether `beginning` can become a stop string. Strings that start with it follow it at once in alphabetic order."""
+        index = bisect_left(self._alphabetic, beginning)
+        return index < len(self._alphabetic) and self._alphabetic[index].startswith(beginning)
 
 
 class StopMatcher:
@@ -59,23 +28,25 @@ class StopMatcher:
     The text ends with the first piece after which it contains a stop string; of several, the one that starts first, of these the longest.
     """
 
-    def __init__(self, automaton: StopAutomaton, include_stop: bool) -> None:
-        self._automaton = automaton
+    __slots__ = ("_held", "_include_stop", "_stops", "matched")
+
+    def __init__(self, stops: StopStrings, include_stop: bool) -> None:
+        self._stops = stops
         self._include_stop = include_stop
-        self._state = 0
-        self._held = ""
+        self._held = ""  # the longest end of the text so far that a stop string starts with
         self.matched: str | None = None
 
     def push(self, piece: str) -> str:
         """Take more text; returns what may be shown. After a match nothing may be pushed."""
         assert self.matched is None, "text after a stop string"
+        if not self._held and self._stops.first_characters.isdisjoint(piece):
+            return piece
         text = self._held + piece
-        best = self._search(text, len(self._held))
-        if best is None:
-            shown = len(text) - self._automaton.depths[self._state]
+        start = self._search(text, len(self._held))
+        if self.matched is None:
+            shown = self._num_harmless(text)
             self._held = text[shown:]
             return text[:shown]
-        start, self.matched = best
         self._held = ""
         return text[: start + len(self.matched)] if self._include_stop else text[:start]
 
@@ -84,14 +55,18 @@ class StopMatcher:
         text, self._held = self._held, ""
         return text
 
-    def _search(self, text: str, begin: int) -> tuple[int, str] | None:
-        """Advance over text[begin:]; the match to stop at, as (start, stop string)."""
-        best: tuple[int, str] | None = None
-        state, automaton = self._state, self._automaton
-        for end, character in enumerate(text[begin:], begin + 1):
-            state = automaton.next_state(state, character)
-            match = automaton.matches[state]
-            if match is not None and (best is None or (end - len(match), -len(match)) < (best[0], -len(best[1]))):
-                best = (end - len(match), match)
-        self._state = state
-        return best
+    def _search(self, text: str, num_held: int) -> int:
+        """Set `matched` if a stop string ends in text[num_held:], where new ones do; returns where it starts."""
+        first = len(text)
+        for stop in self._stops.longest_first:
+            start = text.find(stop, max(0, num_held - len(stop) + 1))
+            if 0 <= start < first:
+                first, self.matched = start, stop
+        return first
+
+    def _num_harmless(self, text: str) -> int:
+        """Characters before the longest end that can become a stop string. Starts given up are not tried again: one try per character."""
+        for start in range(max(0, len(text) - self._stops.max_length + 1), len(text)):
+            if self._stops.any_starts_with(text[start:]):
+                return start
+        return len(text)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from control_plane.edge.text.detokenizer import Detokenizer
-from control_plane.edge.text.stop_matcher import StopAutomaton, StopMatcher
+from control_plane.edge.text.stop_matcher import StopMatcher, StopStrings
 
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
     """What of a sequence's text is shown, and what ends it."""
 
-    stops: StopAutomaton | None = None
+    stops: StopStrings | None = None
     include_stop: bool = False
     min_tokens: int = 0  # stop strings may begin with the text of this token, counted from 1, and not before
     end_texts: Mapping[int, str] = field(default_factory=dict)  # what is shown in place of end tokens and stop tokens

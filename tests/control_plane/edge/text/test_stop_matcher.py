@@ -1,14 +1,18 @@
 """Stop strings, against an oracle that sees the whole text."""
 
+import random
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.text.stop_matcher import StopAutomaton, StopMatcher
+from control_plane.edge.text.stop_matcher import StopMatcher, StopStrings
 
 
 def run(stops: list[str], pieces: list[str], include_stop: bool = False) -> tuple[list[str], str | None]:
-    matcher = StopMatcher(StopAutomaton(stops), include_stop)
+    matcher = StopMatcher(StopStrings(stops), include_stop)
     shown = []
     for piece in pieces:
         shown.append(matcher.push(piece))
@@ -52,6 +56,28 @@ def test_only_what_could_still_become_a_stop_is_held_back() -> None:
     assert run(["aab"], ["aaa", "a", "c"]) == (["a", "a", "aac", ""], None)
 
 
+def test_the_longest_stops_cost_little_more_than_their_text() -> None:
+    draw = random.Random(1)
+    stops = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=1024)) for _ in range(64)]
+    tracemalloc.start()
+    begin = time.thread_time()
+    built = StopStrings(stops)
+    seconds = time.thread_time() - begin
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert built.any_starts_with(stops[9][:1000])
+    assert (num_bytes < 100_000, seconds < 0.05) == (True, True), (num_bytes, seconds)
+
+
+def test_text_that_nearly_is_the_longest_stop_again_and_again_is_searched_in_time() -> None:
+    stops = ["a" * (511 - index) + "b" + "a" * 511 + "c" for index in range(64)]
+    matcher = StopMatcher(StopStrings(stops), include_stop=False)
+    begin = time.thread_time()
+    for piece in ["a" * 3] * 1000 + [*"b", *"a" * 511, "x"]:
+        matcher.push(piece)
+    assert time.thread_time() - begin < 2.0  # 1,513 pushes; 0.1 s when idle
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
@@ -66,7 +92,7 @@ def test_shown_text_equals_the_oracle(stops: list[str], pieces: list[str], inclu
 @settings(deadline=None)
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4), st.lists(st.text("abc", max_size=4), max_size=12))
 def test_held_text_is_the_longest_possible_beginning_of_a_stop(stops: list[str], pieces: list[str]) -> None:
-    matcher = StopMatcher(StopAutomaton(stops), include_stop=False)
+    matcher = StopMatcher(StopStrings(stops), include_stop=False)
     text = shown = ""
     for piece in pieces:
         text, shown = text + piece, shown + matcher.push(piece)

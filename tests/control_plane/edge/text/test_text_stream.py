@@ -7,7 +7,7 @@ from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.text.stop_matcher import StopAutomaton
+from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 
 
@@ -27,13 +27,13 @@ def byte_stream(rules: TextRules, prompt: bytes = b"p", skip: bool = True) -> Se
 
 def test_stop_01_a_stop_string_in_the_prompt_does_nothing() -> None:
     tokenizer = piece_tokenizer(["Lond", "▁Lo", "ndon.", "\n"])
-    rules = TextRules(stops=StopAutomaton(["Lond"]))
+    rules = TextRules(stops=StopStrings(["Lond"]))
     stream = SequenceTextStream(tokenizer.detokenizer([piece_id(0)], True), rules)
     assert run(stream, [piece_id(1), piece_id(2), piece_id(3)]) == (" ", "Lond", 2)
 
 
 def test_stop_03_a_stop_on_the_last_token_cuts_the_text() -> None:
-    assert run(byte_stream(TextRules(stops=StopAutomaton(["END"]))), b"xEND") == ("x", "END", 4)
+    assert run(byte_stream(TextRules(stops=StopStrings(["END"]))), b"xEND") == ("x", "END", 4)
 
 
 def test_stop_05_the_text_of_a_stop_token_is_hidden() -> None:
@@ -46,26 +46,26 @@ def test_stop_05_the_text_of_a_stop_token_is_shown_on_request() -> None:
 
 
 def test_text_held_back_is_released_before_an_end_token() -> None:
-    rules = TextRules(stops=StopAutomaton(["bc"]), end_texts={EOT: ""})
+    rules = TextRules(stops=StopStrings(["bc"]), end_texts={EOT: ""})
     assert run(byte_stream(rules), [*b"ab", EOT]) == ("ab", None, 3)
 
 
 def test_stop_08_stop_strings_are_not_looked_at_before_min_tokens() -> None:
-    rules = TextRules(stops=StopAutomaton(["a"]), min_tokens=3)
+    rules = TextRules(stops=StopStrings(["a"]), min_tokens=3)
     assert run(byte_stream(rules), b"xayzaw") == ("xayz", "a", 5)
 
 
 def test_stop_08_a_stop_string_can_not_begin_in_text_that_was_shown() -> None:
-    rules = TextRules(stops=StopAutomaton(["ab", "y"]), min_tokens=3)
+    rules = TextRules(stops=StopStrings(["ab", "y"]), min_tokens=3)
     assert run(byte_stream(rules), b"xabyw") == ("xab", "y", 4)
 
 
 def test_a_stop_string_of_split_characters_is_found() -> None:
-    assert run(byte_stream(TextRules(stops=StopAutomaton(["雨😀"]))), "a雨😀b".encode()) == ("a", "雨😀", 8)
+    assert run(byte_stream(TextRules(stops=StopStrings(["雨😀"]))), "a雨😀b".encode()) == ("a", "雨😀", 8)
 
 
 def test_finish_can_be_called_twice() -> None:
-    stream = byte_stream(TextRules(stops=StopAutomaton(["bc"])))
+    stream = byte_stream(TextRules(stops=StopStrings(["bc"])))
     assert (stream.push(ord("b")), stream.finish(), stream.finish()) == ("", "b", "")
 
 
@@ -77,7 +77,7 @@ def test_finish_can_be_called_twice() -> None:
     st.booleans(),
 )
 def test_the_text_is_a_function_of_the_tokens(token_ids: list[int], stops: list[str], min_tokens: int, include_stop: bool) -> None:
-    rules = TextRules(stops=StopAutomaton(stops), include_stop=include_stop, min_tokens=min_tokens)
+    rules = TextRules(stops=StopStrings(stops), include_stop=include_stop, min_tokens=min_tokens)
     assert run(byte_stream(rules), token_ids) == whole_text(token_ids, stops, max(min_tokens - 1, 0), include_stop)
 
 
