@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
@@ -164,6 +165,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             request = await asyncio.wait_for(anext(requests, None), self._description.lease_seconds)
         except TimeoutError:
             raise _StreamEnd(grpc.StatusCode.DEADLINE_EXCEEDED, f"no Hello within {self._description.lease_seconds:g} s") from None
+        except DecodeError as error:
+            self._metrics.count_broken_frame()
+            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)) from None
         if request is None or request.WhichOneof("frame") != "hello":
             self._metrics.count_broken_frame()
             raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
@@ -212,6 +216,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except (FrameError, StepOrderError) as error:
             self._metrics.count_broken_frame()
             stream.end(_StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+        except DecodeError as error:
+            self._metrics.count_broken_frame()
+            stream.end(_StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)))
         else:
             stream.end(_StreamEnd(grpc.StatusCode.OK, "closed by the control plane"))
 
@@ -282,3 +289,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             idle_us = done.idle_us if self._lanes_were_live else None
             self._metrics.count_step(done.device_us, idle_us, len(done.output.token_ids), len(done.output.lane_errors))
         self._lanes_were_live = self._session.num_lanes > 0
+
+
+def _undecodable(error: DecodeError) -> str:
+    return f"frame: not an ExecuteRequest: {error}"

@@ -333,11 +333,18 @@ async def test_stream_without_hello_is_ended(rig: Rig) -> None:
     assert (code, details) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within 0.4 s")
 
 
-async def test_garbage_bytes_do_not_wedge_the_worker(rig: Rig) -> None:
+@pytest.mark.parametrize("frames", [[b"\xff\xff\xff\xff"], [hello().SerializeToString(), b"\xff\xff\xff\xff"]])
+async def test_bytes_that_are_no_frame_break_the_contract(rig: Rig, frames: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
     raw = rig.channel.stream_stream("/pypto_serving.worker.v1.WorkerService/Execute")()
-    await raw.write(b"\xff\xff\xff\xff")
-    assert await raw.code() is not grpc.StatusCode.OK
-    assert (await rig.control_plane().open()).epoch == 1
+    for frame in frames:
+        await raw.write(frame)
+    with pytest.raises(grpc.aio.AioRpcError, match="frame: not an ExecuteRequest") as end:
+        while await raw.read() is not grpc.aio.EOF:
+            pass
+    assert end.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert rig.metric("broken_frames_total") == 1
+    assert not [record for record in caplog.records if record.exc_info]
+    assert (await rig.control_plane().open("cp-1", takeover=True)).incarnation == "worker-1"
 
 
 async def test_half_close_frees_the_worker_for_others(rig: Rig) -> None:
