@@ -1,3 +1,5 @@
+import socket
+import struct
 from urllib.request import urlopen
 
 import pytest
@@ -21,3 +23,15 @@ def test_a_taken_port_is_one_clear_line() -> None:
     with pytest.raises(StartUpError, match=f"can not serve metrics on 127.0.0.1:{endpoint.port}: Address already in use"):
         serve_metrics(CollectorRegistry(), "127.0.0.1", endpoint.port)
     endpoint.close()
+
+
+def test_a_client_that_resets_its_connection_is_no_news(capfd: pytest.CaptureFixture[str]) -> None:
+    endpoint = serve_metrics(CollectorRegistry(), "127.0.0.1", 0)
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", endpoint.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET")
+    with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics"):
+        pass
+    endpoint.close()
+    assert capfd.readouterr().err == ""

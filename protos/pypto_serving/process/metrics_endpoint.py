@@ -1,6 +1,10 @@
 """The Prometheus endpoint of a process, on a port and thread of its own."""
 
+import sys
 import threading
+from functools import partial
+from socketserver import BaseServer
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 import prometheus_client
@@ -34,4 +38,11 @@ def serve_metrics(registry: Collector, host: str, port: int) -> MetricsEndpoint:
         server, thread = prometheus_client.start_http_server(port, host, registry)
     except OSError as error:
         raise StartUpError(f"can not serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
+    server.handle_error = partial(_handle_error, server)  # type: ignore[method-assign]
     return MetricsEndpoint(server, thread)
+
+
+def _handle_error(server: BaseServer, request: Any, client_address: Any) -> None:
+    """A scraper that breaks its connection off is no news; Python would print a traceback."""
+    if not isinstance(sys.exception(), ConnectionError):
+        BaseServer.handle_error(server, request, client_address)
