@@ -2,8 +2,8 @@
 
 from pypto_serving.process.listening import EXCLUSIVE_PORT
 
-#: Prompts up to this size are judged by their number of tokens, larger messages by gRPC.
-MAX_REQUEST_BYTES = 64 * 1024 * 1024
+#: Enough for a prompt of a million tokens, as ids or as text. Larger messages are refused by gRPC, before they are parsed.
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
 
 SERVER_OPTIONS = (
     EXCLUSIVE_PORT,

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import tokenizers
 
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.served_model import UNKNOWN_MAX_POSITIONS, ServedModel
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.service.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.text.chat_template import ChatTemplate
@@ -47,6 +47,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         default_sampling=_default_sampling(directory / "generation_config.json", generation, operator_sampling, vocab_size),
         tokenizer=tokenizer,
         chat_template=_chat_template(directory, tokenizer_config, special_tokens, template_file),
+        max_positions=_max_positions(config),
     )
 
 
@@ -76,6 +77,13 @@ def _positive(path: Path, config: _Json, field: str) -> int:
     if type(value) is not int or value < 1:
         raise StartUpError(f"{path}: {field} = {value!r}, must be a positive integer")
     return value
+
+
+def _max_positions(config: _Json) -> int:
+    """The most that a worker could offer; only a bound until one does, so what we do not understand is generous."""
+    positions = config.get("max_position_embeddings")
+    is_scaled = config.get("rope_scaling") is not None or config.get("rope_parameters") is not None
+    return positions if type(positions) is int and positions > 0 and not is_scaled else UNKNOWN_MAX_POSITIONS
 
 
 def _architecture(path: Path, config: _Json) -> str:

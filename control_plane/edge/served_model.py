@@ -6,6 +6,9 @@ from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2
 
+#: Of models whose config does not say plainly how far they reach.
+UNKNOWN_MAX_POSITIONS = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -19,3 +22,4 @@ class ServedModel:
     default_sampling: inference_pb2.SamplingParams  # every field set but the seed
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    max_positions: int = UNKNOWN_MAX_POSITIONS  # no request has more tokens, whatever workers say later

@@ -12,12 +12,14 @@ from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from control_plane.edge.service.parameters import (
     check_complete,
+    check_num_tokens,
     check_parameters,
     check_token_ids,
     effective_parameters,
     sampling_params,
 )
 from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.prompt_limit import context_prompt_limit
 from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest
@@ -75,15 +77,22 @@ class Admission:
         if name not in ("", self._model.name):
             raise NotFound(f"model {name!r} is not served; this server has {self._model.name!r}")
 
+    @property
+    def _max_tokens(self) -> int:
+        """No request has more tokens; before the first worker the model's own limit has to do."""
+        return self._context_limit.tokens or self._model.max_positions
+
     async def _prompt(self, spec: inference_pb2.GenerationSpec) -> list[int]:
+        limit = context_prompt_limit(self._max_tokens, self._model.tokenizer.max_token_characters)
         match spec.WhichOneof("prompt"):
             case "text":
-                prompt = (await self._encoder.text(spec.text)).token_ids
+                prompt = (await self._encoder.text(spec.text, limit)).token_ids
                 field = "text"
             case "chat":
-                prompt = (await self._encoder.chat(spec.chat, "chat")).token_ids
+                prompt = (await self._encoder.chat(spec.chat, "chat", limit)).token_ids
                 field = "chat"
             case "token_ids":
+                check_num_tokens("token_ids", len(spec.token_ids.ids), self._max_tokens)
                 prompt = list(spec.token_ids.ids)
                 field = "token_ids"
             case _:
@@ -106,6 +115,7 @@ class Admission:
             raise InvalidArgument(f"resume.key has {len(resume.key)} bytes, may have at most {_MAX_KEY_BYTES}")
         check_complete(resume.effective)
         check_parameters(resume.effective, self._model.vocab_size, "resume.effective.")
+        check_num_tokens("resume.prompt_token_ids", len(resume.prompt_token_ids), self._max_tokens)
         prompt = list(resume.prompt_token_ids)
         self._check_prompt(prompt, "resume.prompt_token_ids")
         if len(resume.choices) > resume.effective.n:
@@ -116,6 +126,7 @@ class Admission:
                 raise InvalidArgument(f"{path}.index = {choice.index}, must be below n = {resume.effective.n}")
             if choice.finished:
                 raise InvalidArgument(f"{path}.finished is set: there is nothing left to generate")
+            check_num_tokens(f"{path}.token_ids", len(choice.token_ids), self._max_tokens)
             check_token_ids(choice.token_ids, self._model.vocab_size, f"{path}.token_ids")
         return resume.effective, prompt
 

@@ -10,12 +10,17 @@ import grpc.aio
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission import Admission
 from control_plane.edge.service.errors import InvalidArgument
-from control_plane.edge.service.parameters import check_token_ids
+from control_plane.edge.service.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.service.request_stream import LiveRequests
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, whole_response
 from control_plane.engine.ports import Output
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
+
+#: No model limits what is only tokenized.
+_TOKENIZE_LIMIT = PromptLimit(characters=1 << 20, messages=1 << 16)
+_MAX_DETOKENIZED = 1 << 20
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -71,9 +76,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         match request.WhichOneof("prompt"):
             case "text":
                 adds_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-                encoding = await self._encoder.text(request.text, adds_special, request.with_offsets)
+                encoding = await self._encoder.text(request.text, _TOKENIZE_LIMIT, adds_special, request.with_offsets)
             case "chat":
-                encoding = await self._encoder.chat(request.chat, "chat", request.with_offsets)
+                encoding = await self._encoder.chat(request.chat, "chat", _TOKENIZE_LIMIT, request.with_offsets)
             case _:
                 raise InvalidArgument("prompt is absent, must be text or chat")
         return inference_pb2.TokenizeResponse(
@@ -86,6 +91,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Detokenize(self, request: inference_pb2.DetokenizeRequest, context: _Context) -> inference_pb2.DetokenizeResponse:
         """Text of token ids."""
         self._admission.check_model(request.model)
+        check_num_tokens("token_ids", len(request.token_ids), _MAX_DETOKENIZED)
         token_ids = list(request.token_ids)
         check_token_ids(token_ids, self._model.vocab_size, "token_ids")
         return inference_pb2.DetokenizeResponse(text=await self._encoder.detokenize(token_ids, request.skip_special_tokens))

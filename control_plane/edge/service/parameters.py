@@ -88,6 +88,12 @@ def check_sampling(sampling: inference_pb2.SamplingParams, vocab_size: int, path
         _require(-100 <= bias <= 100, f"{path}logit_bias[{token_id}]", bias, "in [-100, 100]")
 
 
+def check_num_tokens(field: str, num_tokens: int, limit: int) -> None:
+    """Require a list of token ids to be no longer than a limit, before anything looks into it; raises InvalidArgument."""
+    if num_tokens > limit:
+        raise InvalidArgument(f"{field} has {num_tokens} tokens, may have at most {limit}")
+
+
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, field: str) -> None:
     """Require every id to be below the vocabulary size; raises InvalidArgument."""
     if token_ids and max(token_ids) >= vocab_size:

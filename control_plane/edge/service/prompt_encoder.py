@@ -7,7 +7,8 @@ from typing import ParamSpec, TypeVar
 
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unimplemented
-from control_plane.edge.text.chat_template import TemplateRefused
+from control_plane.edge.service.prompt_limit import PromptLimit
+from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
 from control_plane.edge.text.tokenizer import Encoding
 from pypto_serving.inference.v1 import inference_pb2
 
@@ -30,15 +31,16 @@ class PromptEncoder:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def text(self, text: str, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
-        """Encode plain text."""
-        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
+    async def text(self, text: str, limit: PromptLimit, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
+        """Encode plain text; raises a RequestError when it is too long."""
+        limit.check_characters("text", len(text))
+        return await self._encode(text, add_special_tokens, with_offsets)
 
-    async def chat(self, chat: inference_pb2.Chat, path: str, with_offsets: bool = False) -> Encoding:
+    async def chat(self, chat: inference_pb2.Chat, path: str, limit: PromptLimit, with_offsets: bool = False) -> Encoding:
         """Render a conversation and encode it; the template writes all special tokens. Raises a RequestError."""
-        messages = [_template_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)]
-        if not messages:
+        if not chat.messages:
             raise InvalidArgument(f"{path}.messages is empty, must have at least one message")
+        limit.check_messages(f"{path}.messages", len(chat.messages))
         if chat.tools:
             raise Unimplemented(f"{path}.tools is not implemented yet")
         if chat.template_arguments:
@@ -47,22 +49,32 @@ class PromptEncoder:
             raise FailedPrecondition(
                 f"{path}: the model has no chat template; send the prompt as text, or start the server with --chat-template FILE"
             )
-        opens_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
-        size = sum(len(message["content"]) for message in messages)
-        try:
-            text = await self._run(size, self._template.render, messages, opens_turn)
-        except TemplateRefused as error:
-            raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
-        return await self.text(text, add_special_tokens=False, with_offsets=with_offsets)
+        text = await self._run(chat.ByteSize(), _render, self._template, chat, path, limit)
+        return await self._encode(text, False, with_offsets)
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""
         return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
 
+    async def _encode(self, text: str, add_special_tokens: bool, with_offsets: bool) -> Encoding:
+        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
+
     async def _run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if size <= _INLINE_CHARACTERS:
             return function(*args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+def _render(template: ChatTemplate, chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> str:
+    messages = [_template_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)]
+    limit.check_characters(f"{path}.messages", sum(len(value) for message in messages for value in message.values()))
+    opens_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+    try:
+        text = template.render(messages, opens_turn)
+    except TemplateRefused as error:
+        raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
+    limit.check_characters(f"{path}, rendered,", len(text))
+    return text
 
 
 def _template_message(message: inference_pb2.ChatMessage, path: str) -> dict[str, str]:

@@ -28,6 +28,8 @@ class Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        #: No token of a prompt stands for more characters. Special tokens count by their name, as a text may spell them out.
+        self.max_token_characters = max(map(len, tokenizer.get_vocab()), default=1)
         bos_token = special_tokens.get("bos_token")
         self._bos_token_id = None if bos_token is None else tokenizer.token_to_id(bos_token)
         added = tokenizer.get_added_tokens_decoder()

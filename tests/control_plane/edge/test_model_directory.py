@@ -78,6 +78,15 @@ def test_a_trailing_slash_and_a_relative_path_name_the_same_model(directory: Pat
     assert read(Path(".")).name == read(Path(f"{directory}/")).name == "bytes"
 
 
+@pytest.mark.parametrize(
+    ("fields", "positions"),
+    [({"max_position_embeddings": 4096}, 4096), ({"max_position_embeddings": 4096, "rope_scaling": {}}, 1 << 20), ({}, 1 << 20)],
+)
+def test_the_reach_of_a_model_bounds_requests_before_a_worker_says_more(directory: Path, fields: dict[str, object], positions: int) -> None:
+    write_json(directory / "config.json", {**CONFIG, **fields})
+    assert read(directory).max_positions == positions
+
+
 BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: (d / "config.json").unlink(), "config.json: No such file or directory"),
     (lambda d: (d / "config.json").write_text("{"), "config.json: not JSON"),

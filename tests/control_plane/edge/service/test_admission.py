@@ -84,6 +84,23 @@ SPECS = [
     (pb.GenerationSpec(token_ids=ids(5, VOCAB_SIZE)), INVALID, f"token_ids: token id {VOCAB_SIZE} at position 1"),
     (pb.GenerationSpec(token_ids=ids(5, 2**32 - 1)), INVALID, "token_ids: token id 4294967295 at position 1"),
     (pb.GenerationSpec(token_ids=ids(*[1] * MAX_MODEL_LEN)), INVALID, "the prompt has 64 tokens, and a request may have 64"),
+    (pb.GenerationSpec(token_ids=ids(*[1] * 65)), INVALID, "token_ids has 65 tokens, may have at most 64"),
+    (
+        pb.GenerationSpec(text="x" * 513),
+        INVALID,
+        "text has 513 characters, may have at most 512: a request may have 64 tokens, of at most 8 ",
+    ),
+    (pb.GenerationSpec(chat=pb.Chat(messages=[USER] * 65)), INVALID, "chat.messages has 65 entries, may have at most 64: a request may"),
+    (
+        pb.GenerationSpec(chat=pb.Chat(messages=[pb.ChatMessage(role="u", content="x" * 512)])),
+        INVALID,
+        "chat.messages has 513 characters, may have at most 512",
+    ),
+    (
+        pb.GenerationSpec(chat=pb.Chat(messages=[pb.ChatMessage(role="u", content="x" * 510)])),
+        INVALID,
+        "chat, rendered, has 516 characters, may have at most 512",
+    ),
     (pb.GenerationSpec(text="x" * 100), INVALID, "the prompt has 101 tokens, and a request may have 64"),
     (pb.GenerationSpec(text="x", request_id="é"), INVALID, "request_id 'é' must be at most 256 characters of printable ASCII"),
     (pb.GenerationSpec(text="x", request_id="a\nb"), INVALID, "request_id 'a\\nb'"),
@@ -128,6 +145,16 @@ async def test_output_out_of_range_is_refused(fields: dict[str, object], message
 async def test_a_spec_that_makes_no_sense_is_refused(spec: pb.GenerationSpec, code: grpc.StatusCode, message: str) -> None:
     error = await refusal(spec)
     assert (error.code, str(error)[: len(message)]) == (code, message)
+
+
+async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
+    model = served_model(max_positions=4)
+    with pytest.raises(RequestError, match="token_ids has 5 tokens, may have at most 4"):
+        await Admission(model, PromptEncoder(model), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(token_ids=ids(*[1] * 5)))
+
+
+async def test_a_prompt_may_be_spelled_in_special_tokens_up_to_the_limit() -> None:
+    assert len((await admit(pb.GenerationSpec(text="</think>" * 62))).request.prompt_token_ids) == 63
 
 
 async def test_gwy_05_a_template_that_refuses_the_messages_is_quoted() -> None:
@@ -232,6 +259,8 @@ async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
         ({"model_fingerprint": "f2"}, grpc.StatusCode.FAILED_PRECONDITION, "resume.model_fingerprint 'f2' is of another model"),
         ({"prompt_token_ids": []}, INVALID, "resume.prompt_token_ids has 0 tokens"),
         ({"prompt_token_ids": [VOCAB_SIZE]}, INVALID, "resume.prompt_token_ids: token id"),
+        ({"prompt_token_ids": [1] * 65}, INVALID, "resume.prompt_token_ids has 65 tokens, may have at most 64"),
+        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE] * 65)]}, INVALID, "resume.choices[0].token_ids has 65 tokens"),
         ({"key": b"k" * 65}, INVALID, "resume.key has 65 bytes"),
         ({"effective": pb.EffectiveParameters(n=1)}, INVALID, "resume.effective.sampling.seed is absent"),
         ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE])]}, INVALID, "resume.choices[0].token_ids: token id"),

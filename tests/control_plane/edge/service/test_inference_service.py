@@ -243,6 +243,24 @@ async def test_tokenize_and_detokenize(plane: FakeControlPlane) -> None:
     assert text.text == "aé"
 
 
+async def test_tokenize_and_detokenize_have_limits_of_their_own(plane: FakeControlPlane) -> None:
+    limit = 1 << 20
+    assert len((await plane.stub.Tokenize(pb.TokenizeRequest(text="x" * 10_000))).token_ids) == 10_001
+    requests = {
+        f"text has {limit + 1} characters, may have at most {limit}": plane.stub.Tokenize(pb.TokenizeRequest(text="x" * (limit + 1))),
+        f"token_ids has {limit + 1} tokens, may have at most {limit}": plane.stub.Detokenize(
+            pb.DetokenizeRequest(token_ids=bytes(limit + 1))
+        ),
+    }
+    for details, call in requests.items():
+        error = await status_of(call)
+        assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, details)
+
+
+async def test_a_message_larger_than_any_prompt_is_refused_unparsed(plane: FakeControlPlane) -> None:
+    assert (await status_of(plane.generate(text="x" * (16 << 20)))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_models_and_server_describe_themselves(plane: FakeControlPlane) -> None:
     await until(lambda: plane.limit.tokens)
     (model,) = (await plane.stub.ListModels(pb.ListModelsRequest())).models
