@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from control_plane.edge.service.errors import InternalError, RequestError
+from control_plane.edge.service.errors import InternalError, InvalidArgument, RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,10 @@ CallObserver = Callable[[str, grpc.StatusCode], None]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Converts errors of our own services, and reports the status of every call. Handlers are coroutines, streaming ones too."""
+    """Converts errors of our own services, and reports the status of every call. Handlers are coroutines, streaming ones too.
+
+    Requests are parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback.
+    """
 
     def __init__(self, observe_call: CallObserver) -> None:
         self._observe_call = observe_call
@@ -44,12 +48,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         method = handler_call_details.method.rpartition("/")[2]
         make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
         behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        wrapped: Any = self._wrap(method, behaviour)
-        return make(wrapped, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer)
+        wrapped: Any = self._wrap(method, handler.request_deserializer, behaviour)
+        return make(wrapped, response_serializer=handler.response_serializer)
 
-    def _wrap(self, method: str, behaviour: _Handler) -> _Handler:
-        async def call(request: Any, context: _Context) -> Any:
+    def _wrap(self, method: str, parse: Callable[[bytes], Any], behaviour: _Handler) -> _Handler:
+        async def call(serialized: bytes, context: _Context) -> Any:
+            request = None
             try:
+                request = _parsed(method, parse, serialized)
                 response = await behaviour(request, context)
             except asyncio.CancelledError:
                 self._observe_call(method, _cancellation(context))
@@ -66,6 +72,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
             return response
 
         return call
+
+
+def _parsed(method: str, parse: Callable[[bytes], Any], serialized: bytes) -> Any:
+    try:
+        return parse(serialized)
+    except DecodeError as error:
+        _log.debug("request not parsed", extra={"method": method, "error": str(error)})
+        raise InvalidArgument(f"the request is not a valid {method}Request") from None
 
 
 def _request_id(request: Any) -> str:

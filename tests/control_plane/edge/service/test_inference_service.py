@@ -203,6 +203,19 @@ async def test_rpc_07_our_bug_shows_no_traceback(plane: FakeControlPlane, caplog
     assert "secret" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream", "GetServer"])
+async def test_what_is_no_message_is_refused_and_counted(plane: FakeControlPlane, caplog: pytest.LogCaptureFixture, method: str) -> None:
+    path = f"/pypto_serving.inference.v1.InferenceService/{method}"
+    if method == "GenerateStream":
+        call = plane.channel.unary_stream(path)(b"\xff").read()
+    else:
+        call = plane.channel.unary_unary(path)(b"\xff")
+    error = await status_of(call)
+    assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a valid {method}Request")
+    assert plane.calls._calls[(method, "invalid_argument")] == 1
+    assert caplog.text == ""
+
+
 async def test_rpc_04_long_and_foreign_error_texts_arrive(plane: FakeControlPlane) -> None:
     error = await status_of(plane.generate(text="Hi", model="模型🙂" * 2000))
     assert error.code() is grpc.StatusCode.NOT_FOUND
