@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import tokenizers
 
 from control_plane.edge.served_model import UNKNOWN_MAX_POSITIONS, ServedModel
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.service.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
-from control_plane.edge.text.chat_template import ChatTemplate
+from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2
 from pypto_serving.process.start_up import StartUpError
@@ -65,8 +64,10 @@ def _read_json(path: Path, required: bool = True) -> _Json:
         return {}
     try:
         content = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise StartUpError(f"{path}: not JSON: {error}") from None
+    except RecursionError:
+        raise StartUpError(f"{path}: nested too deep") from None
     if not isinstance(content, dict):
         raise StartUpError(f"{path}: not a JSON object")
     return content
@@ -112,6 +113,8 @@ def _fingerprint(directory: Path) -> str:
         raise StartUpError(f"{error.filename}: {error.strerror}") from None
     except ValueError as error:
         raise StartUpError(str(error)) from None
+    except RecursionError:
+        raise StartUpError(f"{directory}: a *.safetensors file has a header that is nested too deep") from None
 
 
 def _read_tokenizer(path: Path, special_tokens: Mapping[str, str]) -> Tokenizer:
@@ -144,7 +147,7 @@ def _default_sampling(
             for field, value in values.items():
                 setattr(sampling, field, value)
             check_sampling(sampling, vocab_size, "")
-        except (TypeError, ValueError, InvalidArgument) as error:
+        except (OverflowError, TypeError, ValueError, InvalidArgument) as error:
             raise StartUpError(f"{source}: {error}") from None
     return sampling
 
@@ -155,22 +158,22 @@ def _chat_template(
     """The given file, else the model's chat_template.jinja, else the one in its tokenizer config."""
     own_file = directory / "chat_template.jinja"
     path = template_file or (own_file if own_file.exists() else None)
-    source = _read_text(path) if path else _inline_template(tokenizer_config.get("chat_template"))
-    if source is None:
-        return None
+    origin = path or directory / "tokenizer_config.json: chat_template"
     try:
-        return ChatTemplate(source, special_tokens)
-    except jinja2.TemplateSyntaxError as error:
-        raise StartUpError(f"{path or directory / 'tokenizer_config.json: chat_template'}: line {error.lineno}: {error.message}") from None
+        source = _read_text(path) if path else _inline_template(tokenizer_config.get("chat_template"))
+        return None if source is None else ChatTemplate(source, special_tokens)
+    except TemplateBroken as error:
+        raise StartUpError(f"{origin}: {error}") from None
 
 
 def _inline_template(value: Any) -> str | None:
     """A template, or a list of named ones of which "default" is ours."""
-    match value:
-        case str():
-            return value
-        case list():
-            named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-            return named.get("default")
-        case _:
-            return None
+    entries = value if isinstance(value, list) else [{"name": "default", "template": value}] if value is not None else []
+    named = {}
+    for entry in entries:
+        match entry:
+            case {"name": str(name), "template": str(template)}:
+                named[name] = template
+            case _:
+                raise TemplateBroken("neither a text nor a list of named texts")
+    return named.get("default")

@@ -48,7 +48,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         method = handler_call_details.method.rpartition("/")[2]
         make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
         behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        wrapped: Any = self._wrap(method, handler.request_deserializer, behaviour)
+        parse: Any = handler.request_deserializer
+        wrapped: Any = self._wrap(method, parse, behaviour)
         return make(wrapped, response_serializer=handler.response_serializer)
 
     def _wrap(self, method: str, parse: Callable[[bytes], Any], behaviour: _Handler) -> _Handler:

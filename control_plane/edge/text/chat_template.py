@@ -15,15 +15,23 @@ import jinja2.sandbox
 _RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
+#: What compiling a template raises beside its own error: Python compiles the code that jinja2 makes of it.
+_COMPILE_ERRORS = (MemoryError, OverflowError, SyntaxError, TypeError, ValueError)
+
+
+class TemplateBroken(ValueError):
+    """The template can not be compiled; the message says why, in one line."""
+
+
 class TemplateRefused(ValueError):
     """The template can not render these messages; the message says why."""
 
 
 class ChatTemplate:
-    """Renders conversations. `source` is trusted as the model is, but sandboxed; raises jinja2.TemplateSyntaxError when it is broken."""
+    """Renders conversations. `source` is trusted as the model is, but sandboxed; raises TemplateBroken."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._template = _environment().from_string(source)
+        self._template = _compiled(source)
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
@@ -40,6 +48,17 @@ class ChatTemplate:
             )
         except _RENDER_ERRORS as error:
             raise TemplateRefused(str(error) or type(error).__name__) from error
+
+
+def _compiled(source: str) -> jinja2.Template:
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateBroken(f"line {error.lineno}: {error.message}") from None
+    except RecursionError:
+        raise TemplateBroken("nested too deep") from None
+    except _COMPILE_ERRORS as error:
+        raise TemplateBroken(str(error) or type(error).__name__) from None
 
 
 class _GenerationTag(jinja2.ext.Extension):

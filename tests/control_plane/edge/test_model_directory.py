@@ -87,6 +87,10 @@ def test_the_reach_of_a_model_bounds_requests_before_a_worker_says_more(director
     assert read(directory).max_positions == positions
 
 
+def write_template(directory: Path, template: object) -> None:
+    write_json(directory / "tokenizer_config.json", {**SPECIAL_TOKENS, "chat_template": template})
+
+
 BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: (d / "config.json").unlink(), "config.json: No such file or directory"),
     (lambda d: (d / "config.json").write_text("{"), "config.json: not JSON"),
@@ -101,6 +105,20 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: (d / "tokenizer.json").unlink(), "tokenizer.json: No such file or directory"),
     (lambda d: (d / "tokenizer.json").write_text("{}"), "tokenizer.json: "),
     (lambda d: (d / "chat_template.jinja").write_text("\n{% for %}"), "chat_template.jinja: line 2: "),
+    (lambda d: (d / "chat_template.jinja").write_text("{% if a %}" * 3000 + "{% endif %}" * 3000), "chat_template.jinja: nested too deep"),
+    (lambda d: (d / "chat_template.jinja").write_text("{{ " + "(" * 3000 + ")" * 3000 + " }}"), "chat_template.jinja: nested too deep"),
+    (lambda d: (d / "chat_template.jinja").write_text("{% for a in b %}" * 30 + "{% endfor %}" * 30), "chat_template.jinja: "),
+    (lambda d: (d / "chat_template.jinja").write_text("{{ " + "9" * 5000 + " }}"), "chat_template.jinja: "),
+    (lambda d: write_template(d, 5), "tokenizer_config.json: chat_template: neither a text nor a list of named texts"),
+    (lambda d: write_template(d, [{"name": [], "template": "x"}]), "tokenizer_config.json: chat_template: neither"),
+    (lambda d: write_template(d, [{"name": "default", "template": 5}]), "tokenizer_config.json: chat_template: neither"),
+    (lambda d: write_template(d, ["default"]), "tokenizer_config.json: chat_template: neither"),
+    (lambda d: (d / "config.json").write_text('{"a":' + "[" * 100_000), "config.json: nested too deep"),
+    (lambda d: (d / "config.json").write_text('{"a":' + "9" * 5000 + "}"), "config.json: not JSON: "),
+    (lambda d: (d / "tokenizer.json").write_text("[" * 100_000), "tokenizer.json: "),
+    (lambda d: write_json(d / "generation_config.json", {"temperature": 10**400}), "generation_config.json: "),
+    (lambda d: write_json(d / "generation_config.json", {"top_k": 10**400}), "generation_config.json: "),
+    (lambda d: (d / "model.safetensors").write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000), "nested too deep"),
     (lambda d: (d / "model.safetensors").unlink(), "no *.safetensors files"),
 ]
 

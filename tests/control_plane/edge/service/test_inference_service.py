@@ -206,11 +206,8 @@ async def test_rpc_07_our_bug_shows_no_traceback(plane: FakeControlPlane, caplog
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream", "GetServer"])
 async def test_what_is_no_message_is_refused_and_counted(plane: FakeControlPlane, caplog: pytest.LogCaptureFixture, method: str) -> None:
     path = f"/pypto_serving.inference.v1.InferenceService/{method}"
-    if method == "GenerateStream":
-        call = plane.channel.unary_stream(path)(b"\xff").read()
-    else:
-        call = plane.channel.unary_unary(path)(b"\xff")
-    error = await status_of(call)
+    is_stream = method == "GenerateStream"
+    error = await status_of(plane.channel.unary_stream(path)(b"\xff").read() if is_stream else plane.channel.unary_unary(path)(b"\xff"))
     assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a valid {method}Request")
     assert plane.calls._calls[(method, "invalid_argument")] == 1
     assert caplog.text == ""

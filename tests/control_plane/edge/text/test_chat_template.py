@@ -1,9 +1,8 @@
 """Chat templates render as transformers renders them."""
 
-import jinja2
 import pytest
 
-from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
+from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken, TemplateRefused
 
 MESSAGES = [{"role": "user", "content": "<é & 'x'>"}, {"role": "assistant", "content": "b"}]
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -50,6 +49,6 @@ def test_a_template_that_refuses_says_why(source: str, message: str) -> None:
         render(source)
 
 
-def test_a_broken_template_is_a_syntax_error() -> None:
-    with pytest.raises(jinja2.TemplateSyntaxError):
+def test_a_broken_template_is_named_with_its_line() -> None:
+    with pytest.raises(TemplateBroken, match="line 1: "):
         ChatTemplate("{% for %}", SPECIAL)
