@@ -28,6 +28,7 @@ class LocalWorker:
         self._limits = loaded.describe(name, max_steps_in_flight=2, lease_seconds=10.0)
         welcome = frames.encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
         self._description = describe(name, welcome)
+        self._num_resets = 0
         self._mirror = LaneMirror(self._description.max_lanes, len(self._description.cache_groups))
 
     @property
@@ -37,22 +38,25 @@ class LocalWorker:
 
     def submit(self, step: Step) -> None:
         """See ports.Worker."""
-        self._executor.submit(self._execute, step_frame(step, epoch=1).step)
+        self._executor.submit(self._execute, step_frame(step, epoch=1).step, self._num_resets)
 
     def reset(self) -> None:
         """See ports.Worker."""
+        self._num_resets += 1
+        self._mirror.clear()
         self._executor.submit(self._reset)
 
     def _reset(self) -> None:
         self._runner.reset()
-        self._mirror.clear()
         self._loop.call_soon_threadsafe(self._events.reset_done, self)
 
-    def _execute(self, frame: worker_pb2.Step) -> None:
+    def _execute(self, frame: worker_pb2.Step, num_resets: int) -> None:
         output = self._runner.execute(frames.decode_step(frame, self._limits))
-        self._loop.call_soon_threadsafe(self._deliver, frame, frames.encode_result(output, device_us=0, idle_us=0))
+        self._loop.call_soon_threadsafe(self._deliver, frame, frames.encode_result(output, device_us=0, idle_us=0), num_resets)
 
-    def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult) -> None:
+    def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult, num_resets: int) -> None:
+        if num_resets != self._num_resets:
+            return
         self._mirror.apply(step)
         sampled = sampled_columns(message, self._description.max_lanes, self._description.vocab_size)
         self._mirror.take(sampled)
