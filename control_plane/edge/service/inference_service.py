@@ -19,7 +19,7 @@ from control_plane.engine.ports import Output
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.
-_TOKENIZE_LIMIT = PromptLimit(characters=1 << 20, messages=1 << 16)
+_TOKENIZE_LIMIT = PromptLimit(tokens=1 << 20, characters=1 << 20, messages=1 << 16)
 _MAX_DETOKENIZED = 1 << 20
 
 _Context = grpc.aio.ServicerContext[Any, Any]

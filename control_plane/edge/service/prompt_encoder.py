@@ -9,7 +9,7 @@ from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
-from control_plane.edge.text.tokenizer import Encoding
+from control_plane.edge.text.tokenizer import Encoding, Tokenizer
 from pypto_serving.inference.v1 import inference_pb2
 
 _P = ParamSpec("_P")
@@ -17,6 +17,10 @@ _R = TypeVar("_R")
 
 #: Shorter texts are encoded faster than they are handed to a thread.
 _INLINE_CHARACTERS = 1000
+
+#: Texts that have more for every token of the limit rarely fit, and can take gigabytes: they are counted in parts before they are encoded.
+_USUAL_CHARACTERS_PER_TOKEN = 4
+_PART_CHARACTERS = 1 << 16
 
 
 class PromptEncoder:
@@ -34,7 +38,7 @@ class PromptEncoder:
     async def text(self, text: str, limit: PromptLimit, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
         """Encode plain text; raises a RequestError when it is too long."""
         limit.check_characters("text", len(text))
-        return await self._encode(text, add_special_tokens, with_offsets)
+        return await self._encode("text", text, limit, add_special_tokens, with_offsets)
 
     async def chat(self, chat: inference_pb2.Chat, path: str, limit: PromptLimit, with_offsets: bool = False) -> Encoding:
         """Render a conversation and encode it; the template writes all special tokens. Raises a RequestError."""
@@ -50,13 +54,15 @@ class PromptEncoder:
                 f"{path}: the model has no chat template; send the prompt as text, or start the server with --chat-template FILE"
             )
         text = await self._run(chat.ByteSize(), _render, self._template, chat, path, limit)
-        return await self._encode(text, False, with_offsets)
+        return await self._encode(path, text, limit, add_special_tokens=False, with_offsets=with_offsets)
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""
         return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
 
-    async def _encode(self, text: str, add_special_tokens: bool, with_offsets: bool) -> Encoding:
+    async def _encode(self, field: str, text: str, limit: PromptLimit, add_special_tokens: bool, with_offsets: bool) -> Encoding:
+        if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
+            await self._run(len(text), _check_in_parts, self._tokenizer, field, text, limit)
         return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
 
     async def _run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -75,6 +81,14 @@ def _render(template: ChatTemplate, chat: inference_pb2.Chat, path: str, limit: 
         raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
     limit.check_characters(f"{path}, rendered,", len(text))
     return text
+
+
+def _check_in_parts(tokenizer: Tokenizer, field: str, text: str, limit: PromptLimit) -> None:
+    """Refuse a text that surely has too many tokens. A cut adds a few tokens, far fewer than the half that is not counted."""
+    num_tokens = 0
+    for start in range(0, len(text), _PART_CHARACTERS):
+        num_tokens += len(tokenizer.encode(text[start : start + _PART_CHARACTERS], add_special_tokens=False).token_ids)
+        limit.check_tokens(field, num_tokens // 2)
 
 
 def _template_message(message: inference_pb2.ChatMessage, path: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from control_plane.edge.service.admission import Admission, AdmittedRequest
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
@@ -101,6 +102,11 @@ SPECS = [
         INVALID,
         "chat, rendered, has 516 characters, may have at most 512",
     ),
+    (
+        pb.GenerationSpec(text="x" * 300),
+        INVALID,
+        "text has more than 64 tokens: a request may have 64 tokens, of at most 8 characters each",
+    ),
     (pb.GenerationSpec(text="x" * 100), INVALID, "the prompt has 101 tokens, and a request may have 64"),
     (pb.GenerationSpec(text="x", request_id="é"), INVALID, "request_id 'é' must be at most 256 characters of printable ASCII"),
     (pb.GenerationSpec(text="x", request_id="a\nb"), INVALID, "request_id 'a\\nb'"),
@@ -155,6 +161,16 @@ async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
 
 async def test_a_prompt_may_be_spelled_in_special_tokens_up_to_the_limit() -> None:
     assert len((await admit(pb.GenerationSpec(text="</think>" * 62))).request.prompt_token_ids) == 63
+
+
+async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served_model(max_positions=100_000)
+    sizes: list[int] = []
+    encode = model.tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda _, text, *rest, **named: sizes.append(len(text)) or encode(text, *rest, **named))
+    with pytest.raises(RequestError, match="text has more than 100000 tokens"):
+        await Admission(model, PromptEncoder(model), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(text="x" * 700_000))
+    assert sizes == [1 << 16] * 4
 
 
 async def test_gwy_05_a_template_that_refuses_the_messages_is_quoted() -> None:
