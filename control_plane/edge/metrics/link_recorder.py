@@ -7,15 +7,15 @@ from prometheus_client.core import Metric
 from control_plane.edge.metrics.families import SHORT_SECONDS, SIZES, Histogram, counter, gauge, histogram
 
 _GAUGES = {
-    "worker_in_session": "Whether a session with the worker is open.",
-    "worker_epoch": "Epoch of this control plane at the worker.",
-    "worker_silence_seconds": "Time since the last frame of the worker.",
+    "link_in_session": "Whether a session with the worker is open.",
+    "link_epoch": "Epoch of this control plane at the worker.",
+    "link_silence_seconds": "Time since the last frame of the worker.",
 }
 _COUNTERS = {
-    "worker_steps": "Steps sent to the worker.",
-    "worker_sessions_resumed": "Times the stream broke and the session went on over a new one.",
-    "worker_digest_mismatches": "Times both sides disagreed on the state after a step, or a result was missing.",
-    "worker_resets": "Times the worker was told to discard everything.",
+    "link_steps": "Steps sent to the worker.",
+    "link_sessions_resumed": "Times the stream broke and the session went on over a new one.",
+    "link_digest_mismatches": "Times both sides disagreed on the state after a step, or a result was missing.",
+    "link_resets": "Times the worker was told to discard everything.",
 }
 _LABELS = ("worker",)
 
@@ -39,7 +39,7 @@ class LinkRecorder:
 
     def worker_disconnected(self, address: str) -> None:
         """See LinkMetrics."""
-        self._set(address, in_session=0, epoch=self._gauges["worker_epoch"].get((address,), 0))
+        self._set(address, in_session=0, epoch=self._gauges["link_epoch"].get((address,), 0))
 
     def worker_forgotten(self, address: str) -> None:
         """See LinkMetrics."""
@@ -48,11 +48,11 @@ class LinkRecorder:
 
     def worker_silence(self, address: str, seconds: float) -> None:
         """See LinkMetrics."""
-        self._gauges["worker_silence_seconds"][(address,)] = seconds
+        self._gauges["link_silence_seconds"][(address,)] = seconds
 
     def step_sent(self, address: str, num_bytes: int) -> None:
         """See LinkMetrics."""
-        self._count("worker_steps", address)
+        self._count("link_steps", address)
         self._step_bytes.observe(num_bytes)
 
     def step_answered(self, address: str, round_trip_seconds: float) -> None:
@@ -61,15 +61,15 @@ class LinkRecorder:
 
     def session_resumed(self, address: str) -> None:
         """See LinkMetrics."""
-        self._count("worker_sessions_resumed", address)
+        self._count("link_sessions_resumed", address)
 
     def digest_mismatched(self, address: str) -> None:
         """See LinkMetrics."""
-        self._count("worker_digest_mismatches", address)
+        self._count("link_digest_mismatches", address)
 
     def worker_reset(self, address: str) -> None:
         """See LinkMetrics."""
-        self._count("worker_resets", address)
+        self._count("link_resets", address)
 
     def families(self) -> Iterator[Metric]:
         """Everything, for a scrape."""
@@ -81,9 +81,9 @@ class LinkRecorder:
         yield histogram("link_round_trip_seconds", "From submitting a step to its answer on the link.", self._round_trip)
 
     def _set(self, address: str, in_session: int, epoch: float) -> None:
-        self._gauges["worker_in_session"][(address,)] = in_session
-        self._gauges["worker_epoch"][(address,)] = epoch
-        self._gauges["worker_silence_seconds"][(address,)] = 0
+        self._gauges["link_in_session"][(address,)] = in_session
+        self._gauges["link_epoch"][(address,)] = epoch
+        self._gauges["link_silence_seconds"][(address,)] = 0
 
     def _count(self, name: str, address: str) -> None:
         series = self._counters[name]

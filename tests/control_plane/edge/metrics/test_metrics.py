@@ -75,9 +75,9 @@ def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
     metrics.link.worker_connected("w:1", epoch=3)
     metrics.link.step_sent("w:1", 60)
     metrics.link.worker_silence("w:1", 0.5)
-    assert (metrics["worker_epoch", "w:1"], metrics["worker_steps_total", "w:1"], metrics["worker_silence_seconds", "w:1"]) == (3, 1, 0.5)
+    assert (metrics["link_epoch", "w:1"], metrics["link_steps_total", "w:1"], metrics["link_silence_seconds", "w:1"]) == (3, 1, 0.5)
     metrics.link.worker_disconnected("w:1")
-    assert metrics["worker_in_session", "w:1"] == 0
+    assert metrics["link_in_session", "w:1"] == 0
     metrics.link.worker_forgotten("w:1")
     assert set(metrics.samples()) == before
 
