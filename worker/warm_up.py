@@ -1,6 +1,8 @@
 """The steps that a runner executes before it serves."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,16 +22,18 @@ _SAMPLING = (
 
 def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup]) -> Sequence[StepInput]:
     """One step that prefills a long prompt beside short ones, and one that decodes."""
-    num_lanes = min(_MAX_LANES, limits.max_lanes, limits.max_step_tokens, *(group.num_pages for group in groups))
-    # All but the first lane get one page. The second step computes one token more than the prompt.
-    room = min((group.num_pages - num_lanes + 1) * group.page_tokens for group in groups)
+    # The second step computes one token more than the prompt: all lanes but the first get pages for two tokens.
+    pages_of_short = [_num_pages(min(2, limits.max_model_len), group) for group in groups]
+    most_lanes = min(group.num_pages // short for group, short in zip(groups, pages_of_short, strict=True))
+    num_lanes = max(1, min(_MAX_LANES, limits.max_lanes, limits.max_step_tokens, most_lanes))
+    room = min((group.num_pages - (num_lanes - 1) * short) * group.page_tokens for group, short in zip(groups, pages_of_short, strict=True))
     longest = max(1, min(limits.max_step_tokens - num_lanes + 1, limits.max_model_len - 1, room - 1))
-    pages_of_first = [-(-min(longest + 1, limits.max_model_len) // group.page_tokens) for group in groups]
+    bounded = replace(limits, max_model_len=min(limits.max_model_len, room + 1))
+    pages_of_first = [_num_pages(min(longest + 1, limits.max_model_len, room), group) for group in groups]
+    tables = [list(map(partial(_pages, lane), pages_of_first, pages_of_short)) for lane in range(num_lanes)]
     lanes = np.arange(num_lanes, dtype=np.uint32)
     lengths = np.where(lanes == 0, longest, 1).astype(np.uint32)
-    admissions = [
-        _admission(limits, lane, int(lengths[lane]), [_pages(lane, pages) for pages in pages_of_first]) for lane in lanes.tolist()
-    ]
+    admissions = [_admission(bounded, lane, int(lengths[lane]), tables[lane]) for lane in range(num_lanes)]
     return StepInput(1, admissions=admissions, chunk_lanes=lanes, chunk_tokens=lengths), StepInput(2)
 
 
@@ -39,9 +43,13 @@ def check_warm_up(output: StepOutput) -> None:
         raise RuntimeError(f"the model produces no token in the warm-up: {output.lane_errors[0].message}")
 
 
-def _pages(lane: int, pages_of_first: int) -> Ids:
+def _num_pages(num_tokens: int, group: CacheGroup) -> int:
+    return -(-num_tokens // group.page_tokens)
+
+
+def _pages(lane: int, of_first: int, of_short: int) -> Ids:
     """The pages of `lane`: those of the first come first."""
-    first, count = (0, pages_of_first) if lane == 0 else (pages_of_first + lane - 1, 1)
+    first, count = (0, of_first) if lane == 0 else (of_first + (lane - 1) * of_short, of_short)
     return np.arange(first, first + count, dtype=np.uint32)
 
 

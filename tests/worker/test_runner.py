@@ -111,6 +111,15 @@ def test_warm_up_leaves_no_state(bounds):
     assert runner.num_live_lanes == 0 and runner.execute(step(1)).digest == 0
 
 
+@pytest.mark.parametrize("num_pages", [1, 2, 3, 4, 9, 64])
+@pytest.mark.parametrize("page_tokens", [1, 2, 3])
+@pytest.mark.parametrize("max_model_len", [1, 2, 64])
+def test_warm_up_makes_do_with_small_pages(num_pages, page_tokens, max_model_len):
+    runner = ModelRunner(FakeModel(hashed_logits()), token_cache(num_pages, page_tokens), limits(max_model_len=max_model_len))
+    runner.warm_up()
+    assert runner.num_live_lanes == 0
+
+
 def test_warm_up_fails_when_the_model_yields_no_token():
     with pytest.raises(RuntimeError, match="no token"):
         _runner(constant_logits([float("nan")] * 97)).warm_up()
