@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clients.cli.command import Command, UsageError
 from clients.cli.connection import targets
 from clients.cli.exit_code import ExitCode
+from pypto_serving.process.argument_types import number, positive_seconds, seconds
 
 if TYPE_CHECKING:
     from clients.bench.sweep import Level, Outcome
@@ -27,16 +28,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"{_DEFINITIONS}\n\n{parser.epilog}"
     load = parser.add_argument_group("load")
     load.add_argument("--concurrency", type=_counts, default=(1, 8, 32), metavar="N,..", help="streams, one level each (1,8,32)")
-    load.add_argument("--rate", type=float, metavar="R", help="instead: R requests per second at random times, however many are in flight")
+    load.add_argument("--rate", type=number, metavar="R", help="instead: R requests per second at random times, however many are in flight")
     load.add_argument("--requests", type=int, metavar="N", help="measured requests per level (4 x concurrency, at least 8)")
     load.add_argument("--warmup", type=int, metavar="N", help="requests before each level that are not measured (as many as streams)")
-    load.add_argument("--max-seconds", type=float, default=600.0, metavar="S", help="no new request of a level after that (%(default)s)")
-    load.add_argument("--timeout", type=float, default=600.0, metavar="S", help="a request fails after this time (%(default)s)")
+    load.add_argument("--max-seconds", type=seconds, default=600.0, metavar="S", help="no new request of a level after that (%(default)s)")
+    load.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="S", help="a request fails after this time (%(default)s)")
     lengths = parser.add_argument_group("requests")
     lengths.add_argument("--prompt-tokens", type=int, default=128, metavar="N", help="tokens of each prompt (%(default)s)")
     lengths.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer, never fewer (%(default)s)")
     lengths.add_argument("--shared-prefix", type=int, default=0, metavar="N", help="prompt tokens that are the same in all (%(default)s)")
-    lengths.add_argument("--temperature", type=float, default=0.0, metavar="X", help="%(default)s")
+    lengths.add_argument("--temperature", type=number, default=0.0, metavar="X", help="%(default)s")
     lengths.add_argument("--seed", type=int, default=0, metavar="N", help="other seeds give other prompts and arrivals (%(default)s)")
     outcome = parser.add_argument_group("outcome")
     outcome.add_argument("--metrics", metavar="URL", help="the server's Prometheus endpoint: counts must agree, or the exit status is 1")

@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from pypto_serving.process.argument_types import seconds
+
 if TYPE_CHECKING:
     from clients.client import Client
 
@@ -17,9 +19,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: s
         help=f"server; repeat for servers that stand in for each other (PYPTO_SERVING_TARGET, default {default_targets})",
     )
     group.add_argument(
-        "--connect-seconds", type=float, default=connect_seconds, metavar="S", help="give up reaching a server after that (%(default)s)"
+        "--connect-seconds",
+        type=seconds,
+        default=connect_seconds,
+        metavar="S",
+        help="give up reaching a server after that (%(default)s)",
     )
-    group.add_argument("--resume-seconds", type=float, default=60.0, metavar="S", help="give up a broken stream after that (%(default)s)")
+    group.add_argument("--resume-seconds", type=seconds, default=60.0, metavar="S", help="give up a broken stream after that (%(default)s)")
     parser.set_defaults(default_targets=default_targets)
 
 

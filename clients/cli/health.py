@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from clients.cli.command import Command
 from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
+from pypto_serving.process.argument_types import seconds
 
 if TYPE_CHECKING:
     from clients.client import Client
@@ -16,7 +17,7 @@ _POLL_SECONDS = 0.2
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until it serves, at most so long")
+    parser.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="wait until it serves, at most so long")
 
 
 def _run(arguments: argparse.Namespace) -> int:

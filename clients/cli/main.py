@@ -2,12 +2,12 @@
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clients.bench.command import COMMAND as BENCH
+from clients.cli import streams
 from clients.cli.abort import COMMAND as ABORT
 from clients.cli.chat import COMMAND as CHAT
 from clients.cli.command import UsageError
@@ -28,20 +28,35 @@ _DEFAULT_TARGET = "127.0.0.1:50051"
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one command; returns the exit status."""
-    parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
     try:
-        return _run(parsed)
+        streams.prepare()
+        try:
+            return _parse_and_run(arguments, environment)
+        finally:
+            sys.stdout.flush()  # at exit Python would report what can not be written, and not in one line
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    except UnicodeDecodeError as error:
+        print(f"error: standard input is not {error.encoding}", file=sys.stderr)
         return ExitCode.USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone; what Python still flushes at exit goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard_output()
         return ExitCode.FAILED
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        streams.discard_output()
+        return ExitCode.FAILED
+
+
+def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    streams.check_text(arguments)
+    parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
+    return _run(parsed)
 
 
 def _parser(default_targets: str) -> argparse.ArgumentParser:

@@ -1,20 +1,23 @@
 """Flags of a generation, and the request fields that they give."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
-_NUMBERS: tuple[tuple[str, type, str], ...] = (
+from pypto_serving.process import argument_types as types
+
+_NUMBERS: tuple[tuple[str, Callable[[str], float], str], ...] = (
     ("max_tokens", int, "most tokens to generate (default: up to the context limit)"),
     ("min_tokens", int, "tokens before anything may stop the text"),
-    ("temperature", float, "0 always takes the most likely token"),
-    ("top_p", float, "keep the most likely tokens up to this probability"),
+    ("temperature", types.number, "0 always takes the most likely token"),
+    ("top_p", types.number, "keep the most likely tokens up to this probability"),
     ("top_k", int, "keep this many of the most likely tokens"),
-    ("min_p", float, "keep tokens at least this likely, relative to the most likely one"),
-    ("repetition_penalty", float, "above 1 discourages what occurs in prompt and output"),
-    ("presence_penalty", float, "subtracted from tokens that occur in the output"),
-    ("frequency_penalty", float, "subtracted once per occurrence in the output"),
+    ("min_p", types.number, "keep tokens at least this likely, relative to the most likely one"),
+    ("repetition_penalty", types.number, "above 1 discourages what occurs in prompt and output"),
+    ("presence_penalty", types.number, "subtracted from tokens that occur in the output"),
+    ("frequency_penalty", types.number, "subtracted once per occurrence in the output"),
     ("seed", int, "same seed, same text"),
-    ("timeout", float, "seconds for the whole request"),
+    ("timeout", types.positive_seconds, "seconds for the whole request"),
 )
 
 

@@ -1,6 +1,8 @@
 """Types of command line arguments, for `type=` of argparse; a refusal names the value and what is allowed."""
 
 import argparse
+import math
+from collections.abc import Callable
 
 from pypto_serving.process.address import split_address
 
@@ -23,6 +25,19 @@ def port(text: str) -> int:
     return _integer(text, 0, 65535)
 
 
+def between(low: int, high: int) -> Callable[[str], int]:
+    """The type of an integer from `low` to `high`."""
+    return lambda text: _integer(text, low, high)
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    value = _number(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value
+
+
 def seconds(text: str) -> float:
     """A time from 0 to a day."""
     value = _number(text)
@@ -36,6 +51,17 @@ def positive_seconds(text: str) -> float:
     if _number(text) <= 0.0:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return seconds(text)
+
+
+def seconds_from(least: float) -> Callable[[str], float]:
+    """The type of a time from `least` to a day."""
+
+    def kind(text: str) -> float:
+        if _number(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is not a number of seconds of at least {least:g}")
+        return seconds(text)
+
+    return kind
 
 
 def address(text: str) -> str:

@@ -36,11 +36,12 @@ def command_line(capsys, monkeypatch):
 
 
 @pytest.fixture
-def start_process():
+async def start_process():
     """Starts `python -m clients` with arguments and a target; standard output and error are pipes unless given."""
+    started = []
 
     async def start(*arguments, target, stdout=asyncio.subprocess.PIPE):
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "clients",
@@ -50,5 +51,9 @@ def start_process():
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "PYPTO_SERVING_TARGET": target},
         )
+        started.append(process)
+        return process
 
-    return start
+    yield start
+    for process in started:
+        process._transport.close()  # a pipe that the process broke may not have told its transport yet

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -6,6 +7,17 @@ import sys
 import grpc
 import pytest
 from fakes.inference_service import Fault
+
+from clients.cli import streams
+
+NOT_FINITE = [
+    ("generate", "hi", "--timeout", "inf"),
+    ("generate", "hi", "--timeout", "1e300"),
+    ("generate", "hi", "--temperature", "nan"),
+    ("health", "--wait", "nan"),
+    ("models", "--connect-seconds", "inf"),
+    ("bench", "--rate", "nan"),
+]
 
 
 async def test_help_tells_exit_statuses_and_loads_nothing_slow(command_line):
@@ -36,7 +48,7 @@ async def test_refused_request_names_code_message_and_request(command_line, serv
     assert "error: INVALID_ARGUMENT: sampling.top_p: 2 is above 1 (request fake-1)" in ended.err
 
 
-@pytest.mark.parametrize("arguments", [(), ("generate", "--top-k", "x"), ("fly",), ("generate", "a", "--chat", "--raw")])
+@pytest.mark.parametrize("arguments", [(), ("generate", "--top-k", "x"), ("fly",), ("generate", "a", "--chat", "--raw"), *NOT_FINITE])
 async def test_bad_usage_is_status_two(command_line, arguments):
     assert (await command_line(*arguments)).status == 2
 
@@ -74,3 +86,49 @@ async def test_reader_that_leaves_is_no_traceback(start_process, server):
     os.close(reading)
     assert await process.communicate() == (None, b"")
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "tokenize"])
+async def test_input_that_is_no_text_is_bad_usage(start_process, server, command):
+    process = await start_process(command, target=server.target)
+    assert await process.communicate(b"\xff\xfe") == (b"", b"error: standard input is not utf-8\n")
+    assert process.returncode == 2
+
+
+async def test_argument_that_is_no_text_is_bad_usage(start_process, server):
+    process = await start_process("generate", b"\xff\xfe", target=server.target)
+    assert await process.communicate() == (b"", b"error: argument '\\udcff\\udcfe' is not UTF-8\n")
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("generate", "--raw", "hi"), ("models",)])
+async def test_full_disk_is_one_line(start_process, server, arguments):
+    with open("/dev/full", "w") as full:
+        process = await start_process(*arguments, target=server.target, stdout=full)
+    assert await process.communicate() == (None, b"error: [Errno 28] No space left on device\n")
+    assert process.returncode == 1
+
+
+async def test_closed_output_is_one_line(server):
+    command = f"{sys.executable} -m clients generate --raw hi --target {server.target} >&-"
+    process = await asyncio.create_subprocess_shell(command, stderr=asyncio.subprocess.PIPE)
+    assert await process.communicate() == (None, b"error: standard output is closed\n")
+    assert process.returncode == 1
+
+
+def test_what_the_terminal_can_not_show_is_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    streams.prepare()
+    print("ä", flush=True)
+    assert written.getvalue() == b"\\xe4\n"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.03, 0.06, 0.1, 0.2])
+async def test_early_interrupt_shows_no_traceback(start_process, server, seconds):
+    server.service.gate.clear()
+    process = await start_process("generate", "--raw", "hi", target=server.target)
+    await asyncio.sleep(0.03 + seconds)  # Python itself needs some of it
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert b"clients" not in err

@@ -1,0 +1,36 @@
+"""Standard input, output and error as the commands expect them, however the process was started."""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from clients.cli.command import UsageError
+
+
+def prepare() -> None:
+    """Let no character be unprintable, and no bytes that are no text pass as input; a closed stream other than output is an empty one."""
+    # A stream that was closed before the start is None.
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  open as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """Raise UsageError for an argument whose bytes are no text."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"argument {argument!r} is not UTF-8") from None
+
+
+def discard_output() -> None:
+    """Send what Python still flushes at exit nowhere: nobody reads it, or it can not be written."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
