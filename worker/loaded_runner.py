@@ -58,17 +58,17 @@ class LoadedRunner:
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
     device = select_device(config.device, config.device_index, config.threads)
-    placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, progress)
+    placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, config.max_model_len, progress)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
-        max_model_len=min(model.description.max_model_len, config.max_model_len or model.description.max_model_len),
+        max_model_len=model.description.max_model_len,
         max_lanes=config.max_lanes,
         max_step_tokens=config.max_step_tokens,
     )
     cache = _allocate_cache(model, device, limits, config.num_pages)
-    runner = ModelRunner(model, cache, limits)
+    runner = _make_runner(model, cache, limits)
     _warm_up(runner, progress, config.model)
     return LoadedRunner(
         runner=runner,
@@ -111,9 +111,18 @@ def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_page
         raise StartUpError(f"the KV cache does not fit: {max(pages):,} pages take {num_bytes:,} bytes", exit_code=1) from None
 
 
+def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits) -> ModelRunner:
+    try:
+        return ModelRunner(model, cache, limits)
+    except MemoryError:
+        lanes = f"{limits.max_lanes:,} lanes of {limits.max_model_len:,} tokens"
+        raise StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1) from None
+
+
 def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path) -> None:
     progress.forget_slowest()  # what is slow about loading says nothing about layers
     try:
         runner.warm_up()
     except RuntimeError as error:
         raise StartUpError(f"{directory}: the model does not run: {str(error).splitlines()[0]}", exit_code=1) from error
+    progress.forget_slowest()  # the first layers load what the later ones find loaded

@@ -13,8 +13,9 @@ from worker.loaded_runner import LoadedRunner, load_runner
 from worker.service.device_thread import ProgressCounter
 
 
-def _load(model: Path) -> LoadedRunner:
-    return load_runner(read_config(["--model", str(model), "--device", "cpu", "--threads", "1", "--num-pages", "8"]), ProgressCounter())
+def _load(model: Path, progress: ProgressCounter | None = None, flags: tuple[str, ...] = ()) -> LoadedRunner:
+    config = read_config(["--model", str(model), "--device", "cpu", "--threads", "1", "--num-pages", "8", *flags])
+    return load_runner(config, progress or ProgressCounter())
 
 
 def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: Path) -> None:
@@ -25,6 +26,25 @@ def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: 
         _load(directory)
     message = str(caught.value)
     assert message.startswith(f"{directory}: the model can not be loaded: ") and "\n" not in message
+    assert caught.value.exit_code == 1
+
+
+def test_length_of_sequences_bounds_what_is_made_for_positions(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    config = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", config | {"max_position_embeddings": 10**15})
+    assert _load(directory, flags=("--max-model-len", "64")).limits.max_model_len == 64
+
+
+def test_lanes_that_do_not_fit_into_memory_are_refused_with_one_line(
+    tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("worker.loaded_runner.ModelRunner", fail)
+    with pytest.raises(StartUpError, match=r"no memory for 7 lanes of .* tokens: lower --max-lanes") as caught:
+        _load(tiny_checkpoint("llama"), flags=("--max-lanes", "7"))
     assert caught.value.exit_code == 1
 
 
@@ -43,3 +63,9 @@ def test_missing_kernels_are_told_once(
     with caplog.at_level(logging.WARNING):
         _load(tiny_checkpoint("llama"))
     assert ["kernels.cpu.build" in str(vars(record)) for record in caplog.records] == [True] * warnings
+
+
+def test_warm_up_says_nothing_about_the_slowest_layer(tiny_checkpoint: TinyCheckpoint) -> None:
+    progress = ProgressCounter()
+    _load(tiny_checkpoint("llama"), progress)
+    assert progress.count > 0 and progress.slowest_unit_us == 0

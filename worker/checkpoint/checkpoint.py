@@ -49,6 +49,10 @@ class Checkpoint:
         self._unread.discard(name)
         return tensor
 
+    def require(self, name: str) -> None:
+        """ModelRefused when the tensor is missing."""
+        self._file(name)
+
     def ignore(self, name: str) -> None:
         """Count a tensor as read."""
         self._unread.discard(name)

@@ -5,12 +5,13 @@ The formulas are those of transformers 5.24, `modeling_rope_utils.py`, in the sa
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from worker.checkpoint.config_fields import ConfigFields
+from worker.checkpoint.error import ModelRefused
 
 _DEFAULT_THETA = 10000.0
 
@@ -22,6 +23,10 @@ class Rope:
     inverse_frequencies: Tensor  # [head_dim / 2] float32
     factor: float  # multiplies cosine and sine
     max_positions: int
+
+    def limited(self, max_positions: int | None) -> "Rope":
+        """This one for at most `max_positions` positions."""
+        return replace(self, max_positions=min(self.max_positions, max_positions or self.max_positions))
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines, each [max_positions, head_dim / 2] float32."""
@@ -64,8 +69,11 @@ def read_rope(config: ConfigFields, head_dim: int) -> Rope:
     if "full_attention" in fields:
         raise fields.refusal("full_attention", "no parameters by type of layer")
     scaling = _read_scaling(config, fields, head_dim)
-    inverse_frequencies, factor = _RULES[kind](scaling)
-    positions = scaling.max_positions if kind != "yarn" else _extended_positions(scaling)
+    try:
+        inverse_frequencies, factor = _RULES[kind](scaling)
+        positions = scaling.max_positions if kind != "yarn" else _extended_positions(scaling)
+    except (ArithmeticError, ValueError) as error:
+        raise ModelRefused(f"{config.path}: {name} and rope_theta give no frequencies: {error}") from error
     return Rope(inverse_frequencies, factor, positions)
 
 

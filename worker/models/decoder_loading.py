@@ -1,5 +1,7 @@
 """Builds a decoder from a checkpoint."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ _EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model
 
 def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> Decoder:
     """Find the row tile for the shapes of the model, then load it layer by layer; the files stay mapped only until then."""
+    config = replace(config, rope=config.rope.limited(placement.max_positions))
     weights = Weights(checkpoint, placement.dtype, placement.device, placement.progress)
     row_tile = _find_row_tile(checkpoint, config, placement)
     layers = _load_layers(weights, config, row_tile)

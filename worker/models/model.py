@@ -22,6 +22,7 @@ class Placement:
     dtype: torch.dtype
     device: torch.device
     page_tokens: int = 16
+    max_positions: int | None = None  # most tokens of a sequence; None: what the model supports
     progress: Callable[[], None] = _ignore  # called after every matrix probed, tensor loaded and layer computed
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.models import llama, qwen2, qwen3, qwen3_moe
+from worker.models.decoder_config import read_num_layers
 from worker.models.model import Model, Placement
 
 # The names are those of `architectures` in config.json.
@@ -22,4 +23,10 @@ def load_model(directory: Path, placement: Placement) -> Model:
     names = checkpoint.config.texts("architectures")
     if len(names) != 1 or names[0] not in _FAMILIES:
         raise checkpoint.config.refusal("architectures", f"one of {', '.join(_FAMILIES)}")
+    _require_last_layer(checkpoint)
     return _FAMILIES[names[0]](checkpoint, placement)
+
+
+def _require_last_layer(checkpoint: Checkpoint) -> None:
+    """Refuse a number of layers that is far off before anything is made for each of them."""
+    checkpoint.require(f"model.layers.{read_num_layers(checkpoint.config) - 1}.input_layernorm.weight")

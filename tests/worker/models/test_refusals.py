@@ -36,6 +36,7 @@ def change_config(directory: Path, **fields: Any) -> Path:
     return directory
 
 
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 10**9}
 FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; expected one of LlamaForCausalLM"),
     ("llama", {"architectures": None}, "architectures is missing"),
@@ -54,6 +55,9 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type is 'dynamic'; expected one of default"),
     ("llama", {"rope_scaling": {"type": "su", "factor": 2.0}}, "rope_scaling.type is 'su'"),
     ("llama", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+    ("llama", {"rope_theta": 1, "rope_scaling": YARN}, "rope_scaling and rope_theta give no frequencies: float division by zero"),
+    ("llama", {"rope_scaling": YARN | {"factor": 1e300}}, "rope_scaling and rope_theta give no frequencies: "),
+    ("llama", {"rope_scaling": YARN | {"beta_fast": 1e-320}}, "rope_scaling and rope_theta give no frequencies: "),
     ("llama", {"rope_scaling": "linear"}, "rope_scaling is 'linear'; expected an object"),
     ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters.full_attention is"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
@@ -73,6 +77,11 @@ def test_field(arch: str, fields: dict[str, Any], expected: str, tmp_path: Path)
 def test_missing_tensor(tmp_path: Path) -> None:
     directory = change_tensors(make_checkpoint(tmp_path, "llama"), lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
     assert "tensor model.layers.1.mlp.up_proj.weight is missing" in refusal(directory)
+
+
+def test_far_too_many_layers(tmp_path: Path) -> None:
+    directory = change_config(make_checkpoint(tmp_path, "llama"), num_hidden_layers=10**9)
+    assert "tensor model.layers.999999999.input_layernorm.weight is missing" in refusal(directory)
 
 
 def test_untied_model_without_a_head(tmp_path: Path) -> None:
