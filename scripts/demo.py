@@ -5,12 +5,11 @@ python scripts/demo.py --model DIR [--device cpu] [--prompt TEXT]
 
 import argparse
 import contextlib
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 LOG_DIRECTORY = Path("build/demo")
@@ -28,15 +27,16 @@ def main() -> int:
     control = ["control_plane", "--model", options.model, "--port", port, "--announce-port", announce_port, "--metrics-port", metrics_port]
     control += ["--worker", f"127.0.0.1:{worker_port}"]
     worker = ["worker", "--model", options.model, "--device", options.device, "--port", worker_port, "--metrics-port", worker_metrics_port]
-    with _running(control), _running(worker):
+    with running(control) as control_process, running(worker) as worker_process:
         target = ["--target", f"127.0.0.1:{port}"]
         print("Starting one control plane and one worker ...", flush=True)
         started = time.monotonic()
-        if _client("health", "--wait", "120", *target).returncode:
+        if not _become_ready({"control_plane": control_process, "worker": worker_process}, target):
             print(f"They did not become ready; their logs are in {LOG_DIRECTORY}/", file=sys.stderr)
             return 1
         print(f"Ready after {time.monotonic() - started:.1f} s.\n\n> {options.prompt}", flush=True)
-        return _client("generate", options.prompt, "--temperature", "0", "--max-tokens", "64", *target, quiet=False).returncode
+        question = ["generate", options.prompt, "--temperature", "0", "--max-tokens", "64", *target]
+        return subprocess.run([sys.executable, "-m", "clients", *question], check=False).returncode
 
 
 def free_ports(count: int) -> list[str]:
@@ -49,21 +49,48 @@ def free_ports(count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _running(arguments: Sequence[str]) -> Iterator[None]:
+def running(arguments: Sequence[str], stop_seconds: float = 40.0) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module of ours until the block ends; its log goes to a file."""
     LOG_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    with (LOG_DIRECTORY / f"{arguments[0]}.log").open("w") as log:
+    with _log_of(arguments[0]).open("w") as log:
         process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=log, stderr=log)
     try:
-        yield
+        yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=40)
+        process.terminate()
+        try:
+            process.wait(stop_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
-def _client(*arguments: str, quiet: bool = True) -> subprocess.CompletedProcess[bytes]:
-    """Run our command line; its errors are always shown."""
-    return subprocess.run([sys.executable, "-m", "clients", *arguments], check=False, stdout=subprocess.DEVNULL if quiet else None)
+def _become_ready(processes: Mapping[str, subprocess.Popen[bytes]], target: Sequence[str]) -> bool:
+    """Wait until the control plane serves; False when the time is over or a process has ended, whose last lines are shown."""
+    waiting = subprocess.Popen([sys.executable, "-m", "clients", "health", "--wait", "120", *target], stdout=subprocess.DEVNULL)
+    try:
+        while waiting.poll() is None:
+            if ended := ended_among(processes):
+                print(ended, file=sys.stderr)
+                return False
+            time.sleep(0.1)
+    finally:
+        waiting.kill()
+        waiting.wait()
+    return waiting.returncode == 0
+
+
+def ended_among(processes: Mapping[str, subprocess.Popen[bytes]]) -> str:
+    """What a process that has ended said last; empty while all run."""
+    for name, process in processes.items():
+        if process.poll() is not None:
+            lines = _log_of(name).read_text(errors="replace").splitlines()[-5:]
+            return "\n".join([f"{name} ended with exit code {process.returncode}:", *lines])
+    return ""
+
+
+def _log_of(name: str) -> Path:
+    return LOG_DIRECTORY / f"{name}.log"
 
 
 if __name__ == "__main__":
