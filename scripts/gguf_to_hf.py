@@ -46,10 +46,17 @@ class UnsupportedGguf(Exception):
     """A GGUF file that this conversion does not cover; the message names the field and its value."""
 
 
+class _Fields(dict[str, Any]):
+    """Fields of a GGUF file by their names."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UnsupportedGguf(f"{name} is missing")
+
+
 def convert_gguf(file: Path, directory: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config, weights of type `dtype`, tokenizer and chat template of the GGUF `file` into the existing `directory`."""
     reader = GGUFReader(file)
-    fields = {name: field.contents() for name, field in reader.fields.items()}
+    fields = _Fields({name: field.contents() for name, field in reader.fields.items()})
     _require(fields, "general.architecture", {"llama"})
     _require(fields, "tokenizer.ggml.model", {"gpt2"})
     _require(fields, "tokenizer.ggml.pre", set(_PRE_TOKENIZERS))

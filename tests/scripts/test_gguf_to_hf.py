@@ -115,6 +115,13 @@ def test_unknown_pre_tokenizer_is_refused(tiny_checkpoint: TinyCheckpoint, tmp_p
         convert_gguf(file, tmp_path)
 
 
+def test_file_without_a_padding_id_is_refused(tiny_checkpoint: TinyCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GGUFWriter, "add_pad_token_id", lambda *_: None)
+    file = write_gguf(tiny_checkpoint("llama"), tmp_path / "model.gguf")
+    with pytest.raises(UnsupportedGguf, match=r"tokenizer\.ggml\.padding_token_id is missing"):
+        convert_gguf(file, tmp_path)
+
+
 @pytest.mark.slow
 def test_demo_model_equals_the_conversion_of_transformers(demo_model: Path) -> None:
     from transformers import AutoModelForCausalLM
