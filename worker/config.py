@@ -1,8 +1,6 @@
 """Configuration of a worker, read once and passed down as values. Nothing here imports torch, so that --help is fast."""
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +8,12 @@ from pathlib import Path
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.options import add_log_options, argument_parser
 from pypto_serving.process.start_up import StartUpError
+from worker.host_cores import num_host_cores
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
+_MAX_THREADS = 1024  # OpenMP crashes where it can not start as many as it is told to
+_MAX_LANES = 65536
+_MIN_LEASE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,16 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device-index", type=types.count, default=0, metavar="N", help="which device of that kind")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
     parser.add_argument(
-        "--threads", type=types.positive, default=_num_cores(), metavar="N", help="CPU threads: cores / workers on this machine"
+        "--threads",
+        type=types.between(1, _MAX_THREADS),
+        default=min(num_host_cores(), _MAX_THREADS),
+        metavar="N",
+        help="CPU threads: cores / workers on this machine",
     )
 
 
 def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-lanes", type=types.positive, default=256, metavar="N", help="most sequences held at once")
+    parser.add_argument("--max-lanes", type=types.between(1, _MAX_LANES), default=256, metavar="N", help="most sequences held at once")
     parser.add_argument("--max-step-tokens", type=types.positive, default=512, metavar="N", help="most tokens in a step")
     parser.add_argument("--max-steps-in-flight", type=types.positive, default=2, metavar="N", help="most steps sent and not yet answered")
     parser.add_argument(
@@ -90,7 +96,7 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-port", type=types.port, default=9401, help="port of /metrics; 0: any free one")
     parser.add_argument(
         "--lease-seconds",
-        type=types.positive_seconds,
+        type=types.seconds_from(_MIN_LEASE_SECONDS),
         default=10.0,
         metavar="S",
         help="an owner silent for this long loses the worker",
@@ -100,11 +106,6 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--announce", type=types.address, metavar="HOST:PORT", help="control plane to announce this worker to")
     parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")
-
-
-def _num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _check(config: WorkerConfig) -> None:

@@ -22,12 +22,16 @@ def _available_bytes(meminfo: Path) -> int:
 
 def _group_headrooms(root: Path) -> list[int]:
     """Bytes left in the group of this process and in every group above it (version 2), or in its memory group (version 1)."""
+    headrooms = [_headroom(folder, "memory.max", "memory.current", "inactive_file") for folder in group_folders(root)]
+    version_1 = _headroom(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return [*headrooms, version_1]
+
+
+def group_folders(root: Path) -> list[Path]:
+    """Folders of the control group of this process and of every group above it (version 2)."""
     base = root / "sys/fs/cgroup"
     group = base / _group_path(root / "proc/self/cgroup").lstrip("/")
-    groups = [folder for folder in (group, *group.parents) if folder.is_relative_to(base)]
-    headrooms = [_headroom(folder, "memory.max", "memory.current", "inactive_file") for folder in groups]
-    version_1 = _headroom(base / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    return [*headrooms, version_1]
+    return [folder for folder in (group, *group.parents) if folder.is_relative_to(base)]
 
 
 def _group_path(membership: Path) -> str:
