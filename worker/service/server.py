@@ -51,6 +51,7 @@ class WorkerServer:
         bound = bind(self._server, host, port)
         await self._server.start()
         self._timekeeper = asyncio.create_task(self._servicer.keep_time())
+        self._timekeeper.add_done_callback(self._timekeeper_ended)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return bound
 
@@ -68,6 +69,11 @@ class WorkerServer:
         self._servicer.end_stream(reason)
         await self._server.stop(_STOP_SECONDS)
         self._timekeeper.cancel()
+
+    def _timekeeper_ended(self, timekeeper: asyncio.Task[None]) -> None:
+        """Without it no lease would end, and no progress be told."""
+        if not timekeeper.cancelled():
+            self._servicer.device_failed(f"the time is not kept any more: {timekeeper.exception()!r}")
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", _SERVICE):
@@ -133,7 +139,7 @@ async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopReque
     if servicer.device_failure.done():
         stopping.cancel()
         reason = servicer.device_failure.result()
-        _log.error("device failed", extra={"reason": reason})
+        _log.error("worker failed", extra={"reason": reason})
         await server.stop(reason)
         return 1
     _log.info("draining", extra={"drain_seconds": drain_seconds})

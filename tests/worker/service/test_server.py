@@ -1,11 +1,13 @@
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.config import WorkerConfig, read_config
-from worker.service.server import check_port
+from worker.service.server import WorkerServer, check_port
 
 
 def config(tmp_path: Path, *arguments: str) -> WorkerConfig:
@@ -38,6 +40,9 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
         (["--port", "65536"], "argument --port: 65536 is not an integer from 0 to 65535"),
         (["--max-lanes", "0"], "argument --max-lanes: 0 is not an integer from 1"),
         (["--lease-seconds", "nan"], "argument --lease-seconds: nan is not a number of seconds"),
+        (["--lease-seconds", "0.0001"], "argument --lease-seconds: 0.0001 is not a number of seconds of at least 0.1"),
+        (["--max-lanes", "2147483647"], "argument --max-lanes: 2147483647 is not an integer from 1 to 65536"),
+        (["--threads", "100000"], "argument --threads: 100000 is not an integer from 1 to 1024"),
         (["--announce", "here"], "argument --announce: here is not host:port"),
         (["--dtype", "float16"], "argument --dtype: invalid choice"),
     ],
@@ -72,3 +77,21 @@ def test_taken_port_is_refused_with_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="can not listen on") as refusal:
         check_port("127.0.0.1", holder.getsockname()[1])
     assert refusal.value.exit_code == 1 and "\n" not in str(refusal.value)
+
+
+async def test_a_timekeeper_that_fails_ends_the_worker() -> None:
+    class Servicer(worker_pb2_grpc.WorkerServiceServicer):
+        failure = ""
+
+        async def keep_time(self) -> None:
+            raise ZeroDivisionError("no time")
+
+        def device_failed(self, message: str) -> None:
+            self.failure = message
+
+    servicer = Servicer()
+    server = WorkerServer(servicer)  # type: ignore[arg-type]
+    await server.start("127.0.0.1", 0)
+    await asyncio.sleep(0.01)
+    assert servicer.failure == "the time is not kept any more: ZeroDivisionError('no time')"
+    await server._server.stop(None)
