@@ -38,6 +38,8 @@ async def test_control_plane_that_comes_back_is_told_again(caplog: pytest.LogCap
             await asyncio.sleep(0.01)
         async with announce_server(again, port):
             await again.announcements.get()
+            while "announced" not in caplog.messages:
+                await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records if record.name == "worker.service.announce"] == [
         "control plane does not hear announcements",
         "announced",
