@@ -89,7 +89,7 @@ def _warn_without_kernels(device: Device) -> None:
 def _load_model(directory: Path, placement: Placement) -> Model:
     try:
         return load_model(directory, placement)
-    except (RuntimeError, MemoryError) as error:  # no memory, for the most part
+    except (RuntimeError, MemoryError, OverflowError) as error:  # no memory, for the most part
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
         raise StartUpError(f"{directory}: the model can not be loaded: {reason}", exit_code=1) from error
 

@@ -18,10 +18,12 @@ def _load(model: Path, progress: ProgressCounter | None = None, flags: tuple[str
     return load_runner(config, progress or ProgressCounter())
 
 
-def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [None, 1e200])
+def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: Path, factor: float | None) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     config = json.loads((directory / "config.json").read_text())
-    write_json(directory / "config.json", config | {"max_position_embeddings": 10**15})
+    scaling = factor and {"rope_type": "yarn", "factor": factor}
+    write_json(directory / "config.json", config | {"max_position_embeddings": 10**15, "rope_scaling": scaling})
     with pytest.raises(StartUpError) as caught:
         _load(directory)
     message = str(caught.value)

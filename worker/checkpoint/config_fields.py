@@ -1,11 +1,13 @@
 """The fields of a checkpoint's config.json, checked as they are read."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from worker.checkpoint.error import ModelRefused
+
+_MAX_INTEGER = 2**53  # products of two do not fit into torch's integers, and are a RuntimeError there
 
 
 class ConfigFields:
@@ -31,15 +33,15 @@ class ConfigFields:
         """A whole number of at least `minimum`."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise self.refusal(name, f"a whole number of at least {minimum}")
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= _MAX_INTEGER:
+            raise self.refusal(name, f"a whole number of at least {minimum} and at most 2^53")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above 0."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise self.refusal(name, "a number above 0")
         return float(value)
 

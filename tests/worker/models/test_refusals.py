@@ -48,6 +48,8 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rms_norm_eps": -1}, "rms_norm_eps is -1; expected a number above 0"),
     ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; expected a number above 0"),
     ("llama", {"rope_theta": float("inf")}, "rope_theta is inf; expected a number above 0"),
+    ("llama", {"rope_theta": 10**400}, "rope_theta is 1000"),
+    ("llama", {"hidden_size": 2**54}, "hidden_size is 18014398509481984; expected a whole number of at least 1 and at most 2^53"),
     ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; expected true or false"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; expected 'silu'"),
     ("llama", {"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of num_attention_heads, which is 4"),
