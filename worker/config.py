@@ -92,8 +92,8 @@ def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=types.port, default=50061, help="gRPC port; 0: any free one")
-    parser.add_argument("--metrics-port", type=types.port, default=9401, help="port of /metrics; 0: any free one")
+    parser.add_argument("--port", type=types.port, metavar="PORT", default=50061, help="gRPC port; 0: any free one")
+    parser.add_argument("--metrics-port", type=types.port, metavar="PORT", default=9401, help="port of /metrics; 0: any free one")
     parser.add_argument(
         "--lease-seconds",
         type=types.seconds_from(_MIN_LEASE_SECONDS),

@@ -27,8 +27,14 @@ def model(tiny_checkpoint: TinyCheckpoint) -> Path:
 
 
 @pytest.fixture(scope="module")
-def serving(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as one_worker, control_plane(model, [one_worker]) as control:
+def one_worker(model: Path) -> Iterator[ServingProcess]:
+    with worker(model) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def serving(model: Path, one_worker: ServingProcess) -> Iterator[ServingProcess]:
+    with control_plane(model, [one_worker]) as control:
         yield control.wait_until_ready()
 
 
@@ -143,6 +149,15 @@ def test_metrics_count_every_token_once(serving: ServingProcess, client: Client)
     completion = client.generate("Count me", max_tokens=17, ignore_eos=True)
     assert completion.usage.completion_tokens == 17
     assert _metric(serving, "pypto_serving_generation_tokens_total") - before == 17
+
+
+def test_the_readme_lists_every_metric(serving: ServingProcess, one_worker: ServingProcess) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for process in (serving, one_worker):
+        with urlopen(process.metrics_url) as answer:
+            families = [line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")]
+        named = {family.removeprefix("pypto_serving_") for family in families}
+        assert named and not [name for name in named if f"`{name}`" not in readme and f"`{name}{{" not in readme]
 
 
 def test_the_control_plane_maps_no_torch(serving: ServingProcess) -> None:

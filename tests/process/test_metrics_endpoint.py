@@ -14,7 +14,9 @@ def test_a_scrape_shows_the_registry() -> None:
     Counter("steps", "Steps.", registry=registry).inc(3)
     endpoint = serve_metrics(registry, "127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as answer:
-        assert b"steps_total 3.0" in answer.read()
+        exposition = answer.read()
+    assert b"steps_total 3.0" in exposition
+    assert b"_created" not in exposition
     endpoint.close()
 
 

@@ -34,6 +34,7 @@ class MetricsEndpoint:
 
 def serve_metrics(registry: Collector, host: str, port: int) -> MetricsEndpoint:
     """Serve `registry` on host:port (0: any free port); raises StartUpError with one line when that fails."""
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
     try:
         server, thread = prometheus_client.start_http_server(port, host, registry)
     except OSError as error:

@@ -1,5 +1,7 @@
 """Command line of a process: flags over environment over a TOML file over defaults."""
 
+import argparse
+
 import configargparse
 
 
@@ -12,12 +14,19 @@ def argument_parser(prog: str, description: str, section: str) -> configargparse
     parser = configargparse.ArgumentParser(
         prog=prog,
         description=description,
-        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_HelpFormatter,
         auto_env_var_prefix=f"PYPTO_SERVING_{section.upper()}_",
         config_file_parser_class=configargparse.TomlConfigParser([section]),
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help=f"TOML file; flags are keys of its table [{section}]")
     return parser
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults of flags that have one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, []) else super()._get_help_string(action)
 
 
 def add_log_options(parser: configargparse.ArgumentParser) -> None:
