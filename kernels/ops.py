@@ -67,12 +67,20 @@ _moe_route = _define(
         router_logits.new_empty(router_logits.shape[0], top_k, dtype=torch.int64),
     ),
 )
+_embedding = _define(
+    "embedding(Tensor ids, Tensor table) -> Tensor",
+    lookup.embedding,
+    lambda ids, table: table.new_empty(ids.shape[0], table.shape[1]),
+)
+_argmax = _define(
+    "argmax(Tensor logits) -> Tensor",
+    lookup.argmax,
+    lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
+)
 _cpu_forms = extension.load()
 
-# Each grouped call of the experts goes through the operators above; the weights are packed objects that no schema can carry.
+# The packed weights fit no schema: PackedExperts decides by their device, and what it calls is dispatched above.
 moe_experts = moe.moe_experts
-embedding = lookup.embedding
-argmax = lookup.argmax
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -104,6 +112,16 @@ def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
     position p (positions [T] int64) sees keys 0..p, or the last `window` of them if window > 0. Other rows come out zero.
     """
     return _paged_attention(q, k_cache, v_cache, page_table, query_starts, positions, scale, window)  # type: ignore[no-any-return]
+
+
+def embedding(ids: Tensor, table: Tensor) -> Tensor:
+    """ids [T] int64, table [V, H] -> [T, H]."""
+    return _embedding(ids, table)  # type: ignore[no-any-return]
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """logits [S, V] -> [S] int64, the lowest id where the greatest value occurs more than once."""
+    return _argmax(logits)  # type: ignore[no-any-return]
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ def arguments() -> dict[str, tuple]:
         "rotary": (torch.randn(2, 4, 16), torch.randn(2, 2, 16), positions, *tables),
         "write_kv": (torch.randn(2, 2, 16), torch.randn(2, 2, 16), *caches, positions),
         "paged_attention": (torch.randn(2, 4, 16), *caches, table, starts, positions, 0.25, 0),
+        "embedding": (positions, torch.randn(8, 16)),
+        "argmax": (torch.randn(2, 16),),
         "swiglu": (torch.randn(2, 16),),
         "moe_route": (torch.randn(2, 8), 2, True, "softmax"),
     }
