@@ -25,7 +25,7 @@ from control_plane.edge.service.admission import Admission
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
@@ -58,7 +58,7 @@ class ControlPlane:
             cleanup.push_async_callback(server.stop, 0.0)
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
             engine = EngineThread(self._engine_settings(model), self._engine_metrics, self._link_metrics)
-            live = LiveRequests(asyncio.get_running_loop(), engine)
+            live = RequestStreams(asyncio.get_running_loop(), engine)
             endpoint = serve_metrics(self._metrics(engine), config.host, config.metrics_port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
@@ -82,7 +82,7 @@ class ControlPlane:
         await admin.start(AdminService(engine, self._stop.drain.set))
         return admin.port
 
-    async def _serve(self, server: ClientServer, engine: EngineThread, live: LiveRequests) -> int:
+    async def _serve(self, server: ClientServer, engine: EngineThread, live: RequestStreams) -> int:
         told_to_stop = asyncio.create_task(self._stop.drain.wait())
         ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ class ControlPlane:
         _log.info("stopped")
         return 1 if engine.failed.done() else 0
 
-    async def _drain(self, engine: EngineThread, live: LiveRequests) -> None:
+    async def _drain(self, engine: EngineThread, live: RequestStreams) -> None:
         """Let running requests finish, while there is an engine and time, and nobody asks to stop at once."""
         _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
         engine.drain()
@@ -123,7 +123,7 @@ class ControlPlane:
         registry.register(ServerCollector(recorders, lambda: engine.gauges, lambda: self._context_limit.num_waiting))
         return registry
 
-    def _service(self, model: ServedModel, encoder: PromptEncoder, live: LiveRequests, engine: EngineThread) -> InferenceService:
+    def _service(self, model: ServedModel, encoder: PromptEncoder, live: RequestStreams, engine: EngineThread) -> InferenceService:
         facts = ServerFacts(
             version=importlib.metadata.version("pypto-serving"),
             instance_id=self._instance_id,

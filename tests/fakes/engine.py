@@ -17,7 +17,7 @@ from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.parameters import BUILT_IN_SAMPLING
 from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
 from control_plane.engine.ports import (
@@ -128,7 +128,7 @@ class FakeControlPlane:
     """What a test may touch of a server around a scripted engine."""
 
     engine: ScriptedEngine
-    live: LiveRequests
+    live: RequestStreams
     calls: CallRecorder
     limit: ContextLimit
     server: ClientServer
@@ -160,7 +160,7 @@ async def fake_control_plane(
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
-    engine.sink = live = LiveRequests(asyncio.get_running_loop(), engine)
+    engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine)
     calls = CallRecorder(METHODS)
     limit = ContextLimit(grace_seconds, max_waiting=2)
     encoder = PromptEncoder(model)

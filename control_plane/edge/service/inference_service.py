@@ -13,7 +13,7 @@ from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.service.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.service.prompt_limit import PromptLimit
-from control_plane.edge.service.request_stream import LiveRequests
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, whole_response
 from control_plane.engine.ports import Output
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -39,7 +39,7 @@ class ServerFacts:
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """Lives on the clients' event loop. Errors are RequestErrors; the interceptor turns them into statuses."""
 
-    def __init__(self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: LiveRequests, facts: ServerFacts) -> None:
+    def __init__(self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: RequestStreams, facts: ServerFacts) -> None:
         self._model = model
         self._encoder = encoder
         self._admission = admission

@@ -7,7 +7,8 @@ from fakes.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.errors import Aborted, AlreadyExists, Unavailable
-from control_plane.edge.service.request_stream import LiveRequests, RequestStream
+from control_plane.edge.service.request_stream import RequestStream
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import (
@@ -75,7 +76,7 @@ async def test_output_before_a_failure_is_not_lost() -> None:
 
 
 async def test_output_of_a_pass_arrives_from_another_thread() -> None:
-    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
     async with live.open(request()) as stream:
         await asyncio.to_thread(live.publish, [delta(0), FINISHED])
         assert await stream.take() == [delta(0), FINISHED]
@@ -84,7 +85,7 @@ async def test_output_of_a_pass_arrives_from_another_thread() -> None:
 
 
 async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_forgotten_it() -> None:
-    live = LiveRequests(asyncio.get_running_loop(), engine := SilentEngine())
+    live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine())
     async with live.open(request()):
         pass
     assert engine.aborted == ["x"]
@@ -97,7 +98,7 @@ async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_
 
 
 async def test_two_takeovers_at_once_follow_each_other() -> None:
-    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
     order = []
 
     async def take_over(name: str) -> None:
@@ -116,7 +117,7 @@ async def test_two_takeovers_at_once_follow_each_other() -> None:
 
 
 async def test_a_closed_server_takes_nothing_and_can_fail_everything() -> None:
-    live = LiveRequests(asyncio.get_running_loop(), SilentEngine())
+    live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
     async with live.open(request("y")) as stream:
         live.close()
         with pytest.raises(Unavailable):
