@@ -99,6 +99,8 @@ def _fingerprint(directory: Path) -> str:
         return fingerprint_model(directory)
     except OSError as error:
         raise ModelRefused(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:  # a file that no tensor is read from
+        raise ModelRefused(str(error)) from error
 
 
 def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None) -> KVCache:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import TinyCheckpoint, make_checkpoint, write_json
+from safetensors.torch import load_file
 
 from pypto_serving.process.start_up import StartUpError
 from worker.config import read_config
@@ -71,3 +72,12 @@ def test_warm_up_says_nothing_about_the_slowest_layer(tiny_checkpoint: TinyCheck
     progress = ProgressCounter()
     _load(tiny_checkpoint("llama"), progress)
     assert progress.count > 0 and progress.slowest_unit_us == 0
+
+
+def test_file_that_is_none_of_the_weights_is_refused_with_one_line(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    tensors = dict.fromkeys(load_file(directory / "model.safetensors"), "model.safetensors")
+    write_json(directory / "model.safetensors.index.json", {"weight_map": tensors})
+    (directory / "other.safetensors").write_bytes(b"garbage")
+    with pytest.raises(StartUpError, match=r"other\.safetensors: not a safetensors file"):
+        _load(directory)
