@@ -87,6 +87,14 @@ class LaneChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneMask:
+    """Restricts what a constrained lane samples in this step."""
+
+    lane: int
+    allowed: bytes  # one bit per token id, lowest bit first; a set bit allows the token
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One forward pass over a batch."""
 
@@ -97,6 +105,7 @@ class Step:
     trims: Sequence[PageTrim] = ()
     growths: Sequence[PageGrowth] = ()
     chunks: Sequence[LaneChunk] = ()
+    masks: Sequence[LaneMask] = ()  # one for every constrained lane that samples
     num_tokens: int = 0  # tokens that run
 
 
@@ -126,6 +135,7 @@ class LaneError:
     lane: int
     generation: int
     message: str
+    nothing_to_draw: bool = False  # the request's own parameters exclude every token; otherwise the worker is at fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import Step, StepResult, TokenLogprob, WorkerDescription
 
@@ -78,7 +79,9 @@ class Failure(enum.Enum):
     QUEUE_FULL = "queue_full"
     UNAVAILABLE = "unavailable"
     ABORTED = "aborted"  # replay cap reached
-    CANCELLED = "cancelled"  # ended by Abort or taken over by a resume
+    CANCELLED = "cancelled"  # ended by Abort, by its client's leaving, or taken over by a resume
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    READER_TOO_SLOW = "reader_too_slow"
     INTERNAL = "internal"
 
 
@@ -89,7 +92,9 @@ class ChoiceSpec:
     index: int
     sampling: SamplingParams
     text: TextStream
-    resumed_token_ids: Sequence[int] = ()  # generated before a resume; replayed through text and stops first
+    constraint: Constraint | None = None
+    resumed_token_ids: Sequence[int] = ()  # generated before a resume; replayed through text, stops and constraint first
+    resumed_numerics_id: str | None = None  # under which they were made; None: any will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class GenerationRequest:
     request_id: str
     resume_key: bytes
     prompt_token_ids: Sequence[int]
-    choices: Sequence[ChoiceSpec]
+    choices: Sequence[ChoiceSpec]  # those that are to be generated: a resume leaves out what has finished; rising indices
     max_tokens: int  # already cut to the context limit
     min_tokens: int
     end_token_ids: frozenset[int]  # end tokens of the model (unless ignored) and stop tokens of the request
@@ -126,6 +131,7 @@ class SequenceDelta:
     token_ids: Sequence[int]
     text: str
     logprobs: Sequence[TokenLogprob] = ()
+    numerics_id: str = ""  # under which the tokens were made
 
 
 @dataclass(frozen=True, slots=True)

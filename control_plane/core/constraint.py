@@ -1,0 +1,20 @@
+"""What restricts the output of a sequence, in the core's eyes."""
+
+from typing import Protocol
+
+
+class ConstraintViolated(ValueError):
+    """A token does not fit the constraint; the message names it."""
+
+
+class Constraint(Protocol):
+    """A language that the generated tokens must belong to. Its state is a pure function of the tokens pushed, and lives nowhere else."""
+
+    def push(self, token_id: int) -> None:
+        """Take the next generated token; raises ConstraintViolated."""
+
+    def mask(self) -> bytes:
+        """What may come next: one bit per token id, lowest bit first, ceil(vocab_size / 8) bytes; a set bit allows the token.
+
+        End tokens are allowed exactly where the output is complete.
+        """
