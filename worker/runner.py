@@ -19,7 +19,8 @@ from worker.sampling.sampling_rows import SamplingRows
 from worker.step import LaneError, StepInput, StepOutput
 from worker.warm_up import check_warm_up, warm_up_steps
 
-_NOTHING_TO_DRAW = "no token can be drawn at index {}: all are excluded by bias, mask or minimum length, or the logits are not finite"
+_NOTHING_TO_DRAW = "no token can be drawn at index {}: mask, minimum length, bias or penalties exclude all of them"
+_NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 
@@ -44,11 +45,6 @@ class ModelRunner:
         self._limits = limits
         self._lanes = LaneTable(limits, cache.groups)
         self._batches = BatchBuilder(model.row_tile, cache.scratch_slots, cache.keys[0].device)
-
-    @property
-    def num_live_lanes(self) -> int:
-        """Lanes that hold a sequence."""
-        return self._lanes.num_live
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
@@ -80,8 +76,12 @@ class ModelRunner:
         )
 
     def _lane_errors(self, lanes: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
-        failed = zip(lanes[sampled.failed].tolist(), rows.indices[sampled.failed].tolist(), strict=True)
-        return [LaneError(lane, int(self._lanes.generations[lane]), _NOTHING_TO_DRAW.format(index)) for lane, index in failed]
+        columns = (lanes, self._lanes.generations[lanes], rows.indices, sampled.excluded)
+        failed = zip(*(column[sampled.failed].tolist() for column in columns), strict=True)
+        return [
+            LaneError(lane, generation, (_NOTHING_TO_DRAW if excluded else _NOT_FINITE).format(index), excluded)
+            for lane, generation, index, excluded in failed
+        ]
 
     def reset(self) -> None:
         """Forget all lanes. The cache is left as it is: nothing points into it any more."""

@@ -109,6 +109,7 @@ class LaneError:
     lane: int
     generation: int
     message: str
+    nothing_to_draw: bool = False  # the request's own parameters exclude every token; otherwise the model is at fault
 
 
 @dataclass(frozen=True, slots=True)

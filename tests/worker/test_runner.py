@@ -8,7 +8,7 @@ from fakes.steps import admission, drawn, generate, ids, step
 from pypto_serving.wire.digest import StateDigest
 from worker.lanes.step_rules import InvalidStep
 from worker.runner import ModelRunner
-from worker.step import LaneSampling
+from worker.step import LaneError, LaneSampling
 
 
 def _runner(logits=None, **bounds):
@@ -50,7 +50,7 @@ def test_end_token_ends_the_lane_from_the_minimum_length_on():
 def test_lane_stops_at_its_final_length():
     runner = _runner()
     assert len(generate(runner, [admission(0, (1, 2, 3), final_length=5)])[0]) == 2
-    assert runner.num_live_lanes == 0
+    assert runner.execute(step(99)).digest == 0
 
 
 def test_nothing_is_drawn_at_the_final_length():
@@ -65,8 +65,35 @@ def test_lane_error_hits_one_lane():
     output = runner.execute(step(1, admissions=admissions))
     assert drawn(output) == {0: 0, 2: 0}
     (error,) = output.lane_errors
-    assert (error.lane, error.generation) == (1, 0) and "index 1" in error.message
+    assert error == LaneError(1, 0, "no token can be drawn at index 1: the logits are not finite")
     assert drawn(runner.execute(step(2, admissions=[]))) == {0: 0, 2: 0}
+
+
+_EXCLUDING = {
+    "mask": {"masks": {0: bytes(13)}, "constrained": True},
+    "minimum length": {"min_length": 64, "end_token_ids": ids(*range(97))},
+    "mask and minimum length": {"masks": {0: b"\x02" + bytes(12)}, "constrained": True, "min_length": 64, "end_token_ids": ids(1)},
+    "bias and penalty": {
+        "sampling": LaneSampling(repetition_penalty=0.1, bias_token_ids=ids(1, 1), bias_values=np.full(2, 3e38, dtype=np.float32))
+    },
+}
+
+
+@pytest.mark.parametrize("restriction", _EXCLUDING)
+def test_lane_that_excludes_every_token_itself_is_told_apart(restriction):
+    fields = dict(_EXCLUDING[restriction])
+    masks = fields.pop("masks", {})
+    output = _runner().execute(step(1, admissions=[admission(0, (1,), generation=2, **fields)], masks=masks))
+    (error,) = output.lane_errors
+    assert (error.lane, error.generation, error.nothing_to_draw) == (0, 2, True)
+    assert error.message == "no token can be drawn at index 1: mask, minimum length, bias or penalties exclude all of them"
+
+
+def test_restrictions_are_not_blamed_for_logits_that_are_not_finite():
+    runner = _runner(constant_logits([np.nan] * 97))
+    admitted = admission(0, (1,), constrained=True)
+    (error,) = runner.execute(step(1, admissions=[admitted], masks={0: bytes(13)})).lane_errors
+    assert not error.nothing_to_draw
 
 
 def test_broken_step_changes_nothing():
@@ -94,7 +121,7 @@ def test_reset_forgets_everything():
     runner = _runner()
     runner.execute(step(1, admissions=[admission(0, (1,), generation=3)]))
     runner.reset()
-    assert runner.num_live_lanes == 0
+    assert runner.execute(step(1)).digest == 0
     assert runner.execute(step(2, admissions=[admission(0, (1,), generation=0)])).lanes.tolist() == [0]
 
 
@@ -108,7 +135,7 @@ def test_warm_up_leaves_no_state(bounds):
     runner = ModelRunner(model, token_cache(4), limits(**bounds))
     runner.warm_up()
     assert len(model.batches) == 2
-    assert runner.num_live_lanes == 0 and runner.execute(step(1)).digest == 0
+    assert runner.execute(step(1)).digest == 0
 
 
 @pytest.mark.parametrize("num_pages", [1, 2, 3, 4, 9, 64])
@@ -117,7 +144,7 @@ def test_warm_up_leaves_no_state(bounds):
 def test_warm_up_makes_do_with_small_pages(num_pages, page_tokens, max_model_len):
     runner = ModelRunner(FakeModel(hashed_logits()), token_cache(num_pages, page_tokens), limits(max_model_len=max_model_len))
     runner.warm_up()
-    assert runner.num_live_lanes == 0
+    assert runner.execute(step(1)).digest == 0
 
 
 def test_warm_up_fails_when_the_model_yields_no_token():

@@ -39,11 +39,6 @@ class LaneTable:
         return self._digest.value
 
     @property
-    def num_live(self) -> int:
-        """Lanes that are not free."""
-        return int(self._records["live"].sum())
-
-    @property
     def generations(self) -> Ints:
         """Generation of each lane; -1 if it never had one."""
         generations: Ints = self._records["generation"]

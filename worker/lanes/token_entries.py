@@ -7,6 +7,8 @@ import numpy as np
 from pypto_serving.wire.columns import Floats, Ids
 from worker.lanes.step_rules import Bools, Ints
 
+_LARGEST = np.finfo(np.float32).max
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEntries:
@@ -33,13 +35,13 @@ class LaneTokenLists:
         self._layout: TokenEntries | None = None
 
     def put(self, lane: int, token_ids: Ids, values: Floats | None = None) -> None:
-        """Replace the list of `lane`; values default to zero, those of a token named twice add up."""
+        """Replace the list of `lane`; values default to zero, those of a token named twice add up, but not to infinity."""
         self._layout = None
         self._lists.pop(lane, None)
         if len(token_ids):
             unique_ids, places = np.unique(token_ids, return_inverse=True)
             sums = np.bincount(places, weights=values, minlength=len(unique_ids)) if values is not None else np.zeros(len(unique_ids))
-            self._lists[lane] = (unique_ids, sums.astype(np.float32))
+            self._lists[lane] = (unique_ids, sums.clip(-_LARGEST, _LARGEST).astype(np.float32))
 
     def clear(self) -> None:
         """Forget all lists."""

@@ -35,19 +35,21 @@ class SampledTokens:
 
     token_ids: Ints
     failed: Bools  # rows without a single token that could be drawn; their token ids mean nothing
+    excluded: Bools  # failed rows of sound logits: mask, minimum length, bias or penalties left nothing
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are."""
     if not len(logits):
-        return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_))
+        return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.bool_))
     scores = _steer(logits, rows)
     failed = ~scores.amax(dim=-1).isfinite()
+    excluded = failed & logits.amax(dim=-1).isfinite() if bool(failed.any()) else failed
     random_rows = np.flatnonzero(rows.columns.temperature >= MIN_TEMPERATURE)
     token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(failed, dtype=torch.int64)
     if len(random_rows):
         token_ids[torch.from_numpy(random_rows).to(logits.device)] = _draw(scores, rows, random_rows)
-    return SampledTokens(token_ids.cpu().numpy(), failed.cpu().numpy())
+    return SampledTokens(token_ids.cpu().numpy(), failed.cpu().numpy(), excluded.cpu().numpy())
 
 
 def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:

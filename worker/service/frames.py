@@ -11,7 +11,7 @@ import numpy as np
 
 from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, pack_floats, pack_ids, unpack_floats, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import CacheGroup, LaneAdmission, LaneSampling, PromptTokenLogprobs, StepInput, StepOutput, TokenLogprobs
+from worker.step import CacheGroup, LaneAdmission, LaneError, LaneSampling, PromptTokenLogprobs, StepInput, StepOutput, TokenLogprobs
 
 PROTOCOL_VERSION = 1
 
@@ -307,7 +307,7 @@ def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepRe
         token_ids=pack_ids(output.token_ids),
         logprobs=[_encode_token_logprobs(entry) for entry in output.logprobs],
         prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in output.prompt_logprobs],
-        lane_errors=[pb.LaneError(lane=error.lane, generation=error.generation, message=error.message) for error in output.lane_errors],
+        lane_errors=[_encode_lane_error(error) for error in output.lane_errors],
         digest=output.digest,
         device_us=min(device_us, _MAX_UINT32),
         idle_us=min(idle_us, _MAX_UINT32),
@@ -317,6 +317,10 @@ def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepRe
 def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb.StepResult:
     """The answer to a step that failed as a whole, or that was not executed because an earlier one failed."""
     return pb.StepResult(step_id=step_id, error=error, device_us=min(device_us, _MAX_UINT32), idle_us=min(idle_us, _MAX_UINT32))
+
+
+def _encode_lane_error(error: LaneError) -> pb.LaneError:
+    return pb.LaneError(lane=error.lane, generation=error.generation, message=error.message, nothing_to_draw=error.nothing_to_draw)
 
 
 def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:

@@ -46,7 +46,7 @@ def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, prompts
         token_ids=token_ids,
         logprobs=_logprobs(message, dict(zip(lanes, token_ids, strict=True))) if message.logprobs else None,
         prompt_logprobs=[_prompt_chunk(chunk, prompts) for chunk in message.prompt_logprobs],
-        lane_errors=[LaneError(error.lane, error.generation, error.message) for error in message.lane_errors],
+        lane_errors=[LaneError(error.lane, error.generation, error.message, error.nothing_to_draw) for error in message.lane_errors],
         error=message.error,
         device_seconds=message.device_us / 1e6,
         idle_seconds=message.idle_us / 1e6,

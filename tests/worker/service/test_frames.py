@@ -189,7 +189,7 @@ def test_result_columns_are_packed() -> None:
         digest=2**64 - 1,
         logprobs=[TokenLogprobs(1, -0.5, column, np.array([-0.5, -1.5], dtype=np.float32))],
         prompt_logprobs=[PromptTokenLogprobs(2, 12, 1, np.array([-2.0], dtype=np.float32), column, np.zeros(2, dtype=np.float32))],
-        lane_errors=[LaneError(3, 13, "logits are not finite")],
+        lane_errors=[LaneError(3, 13, "all masked", nothing_to_draw=True)],
     )
     result = encode_result(output, device_us=7, idle_us=2**40)
     assert (result.step_id, result.digest, result.device_us, result.idle_us) == (5, 2**64 - 1, 7, 2**32 - 1)
@@ -197,7 +197,7 @@ def test_result_columns_are_packed() -> None:
     assert [unpack_ids(column, "").tolist() for column in columns] == [[1, 2], [11, 12], [21, 22], [1, 2]]
     assert unpack_floats(result.logprobs[0].top_logprobs, "").tolist() == [-0.5, -1.5]
     assert unpack_floats(result.prompt_logprobs[0].logprobs, "").tolist() == [-2.0]
-    assert result.lane_errors[0].message == "logits are not finite"
+    assert result.lane_errors[0] == pb.LaneError(lane=3, generation=13, message="all masked", nothing_to_draw=True)
 
 
 def test_failure_carries_its_step_and_message() -> None:

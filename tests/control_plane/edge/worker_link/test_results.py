@@ -3,7 +3,7 @@
 import pytest
 from fakes.lane_admission import admission
 
-from control_plane.core.step import Step
+from control_plane.core.step import LaneError, Step
 from control_plane.edge.worker_link.frames import FrameError, step_frame
 from control_plane.edge.worker_link.mirror import LaneMirror
 from control_plane.edge.worker_link.results import sampled_columns, step_result
@@ -23,6 +23,11 @@ def _read(message, prompts=None):
 def test_times_become_seconds():
     result = _read(_result(device_us=1500, idle_us=20))
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
+
+
+def test_lane_errors_say_whose_fault_they_are():
+    errors = [worker_pb2.LaneError(lane=1, generation=2, message="m", nothing_to_draw=ours) for ours in (False, True)]
+    assert _read(_result(lane_errors=errors)).lane_errors == [LaneError(1, 2, "m", False), LaneError(1, 2, "m", True)]
 
 
 @pytest.mark.parametrize(
