@@ -23,7 +23,7 @@ from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.engine.engine import Engine
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import GenerationRequest, OutputSink
+from control_plane.engine.ports import Failure, GenerationRequest, OutputSink
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
 from pypto_serving.worker.v1 import worker_pb2_grpc
 
@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 _JOIN_SECONDS = 5.0
+_BEAT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ class EngineSettings:
 
 
 class EngineThread:
-    """Every public method belongs to the clients' event loop; `gauges` may be read anywhere. Implements the calls' EnginePort."""
+    """Every public method belongs to the clients' event loop; `gauges` and `seconds_since_turn` may be read anywhere.
+
+    Implements the calls' EnginePort.
+    """
 
     def __init__(self, settings: EngineSettings, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
         self._settings = settings
@@ -55,12 +59,21 @@ class EngineThread:
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._turned = time.monotonic()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
     def gauges(self) -> EngineGauges:
         """The engine's latest picture."""
         return self._engine.gauges if self._engine else EngineGauges()
+
+    def seconds_since_turn(self) -> float:
+        """How long ago the engine's event loop was last seen to turn; a loop that is well is never behind by more than some 0.2 s.
+
+        The time comes from a timer on that loop, so it grows while the loop is blocked and after it has ended, and not while there is
+        nothing to do.
+        """
+        return time.monotonic() - self._turned
 
     async def start(self, sink: OutputSink) -> int:
         """Run the engine; returns the port for announcements. Raises StartUpError when that is taken."""
@@ -77,6 +90,18 @@ class EngineThread:
     def abort(self, request_id: str) -> None:
         """See EnginePort."""
         self._soon(lambda engine: engine.abort(request_id))
+
+    def end(self, request_id: str, failure: Failure, message: str) -> None:
+        """End a request if it is live, with this RequestFailed."""
+        self._soon(lambda engine: engine.end(request_id, failure, message))
+
+    def hold(self, request_id: str) -> None:
+        """Stop the output of a request if it is live, until `unhold`: its reader is slow."""
+        self._soon(lambda engine: engine.hold(request_id))
+
+    def unhold(self, request_id: str) -> None:
+        """Let a held request go on."""
+        self._soon(lambda engine: engine.unhold(request_id))
 
     def drain(self) -> None:
         """Refuse new requests and end those that never ran."""
@@ -131,11 +156,18 @@ class EngineThread:
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, settings.host, settings.announce_port)
+        beat = asyncio.create_task(self._beat())
         try:
             await server.start()
             registry.start(settings.workers)
             listening.set_result(port)
             await engine.run()
         finally:
+            beat.cancel()
             await registry.stop()
             await server.stop(None)
+
+    async def _beat(self) -> None:
+        while True:
+            self._turned = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)

@@ -169,9 +169,27 @@ class Engine:
 
     def abort(self, request_id: str) -> bool:
         """End a live request with RequestFailed CANCELLED; returns whether it was live."""
-        was_live = self._requests.abort(request_id)
+        return self.end(request_id, Failure.CANCELLED, "request aborted")
+
+    def end(self, request_id: str, failure: Failure, message: str) -> bool:
+        """End a live request with RequestFailed, whether it waits, runs or is held; returns whether it was live."""
+        was_live = self._requests.end(request_id, failure, message)
         self._wake()
         return was_live
+
+    def hold(self, request_id: str) -> None:
+        """Stop the output of a live request: it stays live, and gives its lanes and pages back.
+
+        At most the tokens of results that have arrived already still come. What was in flight is dropped and sampled again later, so that
+        no token comes twice and none is missing.
+        """
+        self._requests.hold(request_id, self._clock())
+        self._wake()
+
+    def unhold(self, request_id: str) -> None:
+        """Let a held request go on, in its old place in the order."""
+        self._requests.unhold(request_id, self._clock())
+        self._wake()
 
     def drain(self) -> None:
         """Refuse new requests and end those that never ran with UNAVAILABLE; the others run to their end."""

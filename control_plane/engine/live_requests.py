@@ -137,13 +137,35 @@ class LiveRequests:
         if ending:
             self._finish(generation, ending, now)
 
+    # Pauses
+
+    def hold(self, request_id: str, now: float) -> None:
+        """Let a request produce nothing until `unhold`; nothing happens if it is not live or held already."""
+        live = self._requests.get(request_id)
+        if live and not live.held:
+            live.held = True
+            for sequence in self._open_sequences(live):
+                self._scheduler.hold(sequence, now)
+
+    def unhold(self, request_id: str, now: float) -> None:
+        """Let a held request go on."""
+        live = self._requests.get(request_id)
+        if live and live.held:
+            live.held = False
+            for sequence in self._open_sequences(live):
+                self._scheduler.unhold(sequence, now)
+
+    def _open_sequences(self, live: LiveRequest) -> list[Sequence]:
+        """Sequences of the choices that have not ended."""
+        return [generation.sequence for generation in live.generations if generation.sequence in self._generations]
+
     # Ends
 
-    def abort(self, request_id: str) -> bool:
-        """End a request; returns whether it was live."""
+    def end(self, request_id: str, failure: Failure, message: str) -> bool:
+        """End a request without a result, wherever it is; returns whether it was live."""
         live = self._requests.get(request_id)
         if live:
-            self.fail(live, Failure.CANCELLED, "request aborted")
+            self.fail(live, failure, message)
         return live is not None
 
     def drain(self) -> None:
@@ -168,9 +190,7 @@ class LiveRequests:
 
     def fail_internal(self, request_id: str) -> None:
         """End a request because of a defect of ours."""
-        live = self._requests.get(request_id)
-        if live:
-            self.fail(live, Failure.INTERNAL, f"internal error, request_id {request_id!r}")
+        self.end(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}")
 
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""

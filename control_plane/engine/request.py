@@ -91,6 +91,7 @@ class LiveRequest:
 
     spec: GenerationRequest
     generations: list[Generation] = field(default_factory=list)
+    held: bool = False  # its reader is slow: nothing runs for it until it is let go
 
     def add(self, choice: ChoiceSpec) -> tuple[Generation, Ending | None]:
         """Take in a choice, with its ending if the tokens of a resume contain it."""
