@@ -23,6 +23,15 @@ class StepFailed(StateMismatch):
     """The worker could not run a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedSequence:
+    """A sequence that can not go on."""
+
+    sequence: Sequence
+    message: str
+    nothing_to_draw: bool = False  # its request's own fields exclude every token
+
+
 @dataclass(slots=True)
 class StepOutcome:
     """What a step result brought, in the order in which it is to be told."""
@@ -30,7 +39,7 @@ class StepOutcome:
     prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
     tokens: list[tuple[Sequence, int, TokenLogprob | None]] = field(default_factory=list)
     computed: list[Sequence] = field(default_factory=list)  # sequences that were to compute only, and have
-    failed: list[tuple[Sequence, str]] = field(default_factory=list)
+    failed: list[FailedSequence] = field(default_factory=list)
     sent_time: float = 0.0
     num_tokens: int = 0  # that ran
     continued: bool = False  # some sequence had run on the worker before: if its device was idle, then not for lack of work
@@ -153,7 +162,7 @@ class Replica:
         sent = self._in_flight[0]
         outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
         outcome.failed = self._failed(result)
-        failed = {sequence for sequence, _ in outcome.failed}
+        failed = {failure.sequence for failure in outcome.failed}
         outcome.tokens = self._sampled(sent, result, failed)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
@@ -171,9 +180,9 @@ class Replica:
         sequence = self._lanes[lane] if lane < len(self._lanes) else None
         return sequence if sequence is not None and sequence.generation == generation else None
 
-    def _failed(self, result: StepResult) -> list[tuple[Sequence, str]]:
-        owners = ((self._owner(error.lane, error.generation), error.message) for error in result.lane_errors)
-        return [(sequence, message) for sequence, message in owners if sequence is not None]
+    def _failed(self, result: StepResult) -> list[FailedSequence]:
+        owners = ((self._owner(error.lane, error.generation), error) for error in result.lane_errors)
+        return [FailedSequence(sequence, error.message, error.nothing_to_draw) for sequence, error in owners if sequence is not None]
 
     @staticmethod
     def _sampled(sent: SentStep, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:

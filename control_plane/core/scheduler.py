@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from control_plane.core.kv_cache import max_sequence_length
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.page_tables import PrefixHit
-from control_plane.core.replica import Replica, StepOutcome
+from control_plane.core.replica import FailedSequence, Replica, StepOutcome
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
@@ -55,6 +55,8 @@ class Scheduler:
         self._arrivals = itertools.count(1)
         self._generations = itertools.count(1)
         self._started: list[Sequence] = []
+        self._held: set[Sequence] = set()
+        self._failed: list[FailedSequence] = []
 
     # Workers
 
@@ -122,10 +124,23 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is."""
-        if sequence.replica is not None:
+        if sequence in self._held:
+            self._held.remove(sequence)
+        elif sequence.replica is not None:
             sequence.replica.remove(sequence)
         else:
             self.waiting.remove(sequence)
+
+    def hold(self, sequence: Sequence, now: float) -> None:
+        """Let a sequence neither run nor wait, since its reader is slow; its pages become cached ones. It keeps its place in the order."""
+        self.finish(sequence)
+        self._held.add(sequence)
+
+    def unhold(self, sequence: Sequence, now: float) -> None:
+        """Let a held sequence wait again."""
+        self._held.remove(sequence)
+        self._untie(sequence)
+        self.waiting.push(sequence, now)
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences that waited for a worker for the whole grace time."""
@@ -166,11 +181,18 @@ class Scheduler:
         started, self._started = self._started, []
         return started
 
+    def take_failed(self) -> list[FailedSequence]:
+        """Sequences that `schedule` found unable to go on since the last call; they are to be finished."""
+        failed, self._failed = self._failed, []
+        return failed
+
     def abandon(self) -> None:
         """Forget every sequence, whatever state they are in, and what the workers hold; those are to be reset."""
         for replica in self.replicas:
             replica.abandon()
         self.waiting.clear()
+        self._held.clear()
+        self._failed.clear()
 
     def forget_cached(self) -> int:
         """Free every page that no sequence uses; returns how many."""

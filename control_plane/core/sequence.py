@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.page_hash import PageHashes
 from control_plane.core.page_tables import PageTables
 from control_plane.core.sampling import SamplingParams
+from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import TokenLogprob
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Sequence:
     priority: int = 0  # lower runs first
     cache_salt: str = ""
     is_resume: bool = False  # of a request that ran before
+    constraint: Constraint | None = None  # takes every generated token, also those known at the start
+    group: SiblingGroup | None = None  # the other choices of the request
 
     # Across all workers
     order: tuple[float, int] = (0.0, 0)  # of scheduling; set when it is submitted
@@ -63,6 +67,9 @@ class Sequence:
         self.num_tokens = len(self.token_ids)
         # The last token is never consumed, unless nothing is sampled at all.
         self.compute_limit = self.final_length - 1 if self.num_tokens < self.final_length else self.final_length
+        if self.constraint is not None:
+            for token_id in self.token_ids[self.num_prompt_tokens :]:
+                self.constraint.push(token_id)  # raises ConstraintViolated
 
     @property
     def num_generated_tokens(self) -> int:

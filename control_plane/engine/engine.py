@@ -73,9 +73,8 @@ class Engine:
         try:
             self._take_results(now)
             self._fail_overdue(now)
-            while steps := self._scheduler.schedule(now):
-                for replica, step in steps:
-                    self._execute(replica, step)
+            while self._run_steps(now):
+                pass
             if self._gauges_due(now) and self._is_idle:
                 self._scheduler.check_integrity()
         except Exception:
@@ -117,6 +116,14 @@ class Engine:
         for sequence in self._scheduler.overdue(now):
             grace = self._scheduler.options.grace_seconds
             self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, f"no worker within {grace:g} s")
+
+    def _run_steps(self, now: float) -> bool:
+        """Send at most one step to every worker; returns whether there may be another."""
+        steps, failed = self._scheduler.schedule(now), self._scheduler.take_failed()
+        for replica, step in steps:
+            self._execute(replica, step)
+        self._requests.take_failed(failed)
+        return bool(steps or failed)
 
     def _execute(self, replica: Replica, step: Step) -> None:
         worker = self._workers[replica]

@@ -2,7 +2,7 @@
 
 import logging
 
-from control_plane.core.replica import StepOutcome
+from control_plane.core.replica import FailedSequence, StepOutcome
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
@@ -121,8 +121,13 @@ class LiveRequests:
         for sequence in outcome.computed:
             if sequence in self._generations:
                 self._finish(self._generations[sequence], Ending(FinishReason.LENGTH), now)
-        for sequence, message in outcome.failed:
-            self.fail_sequence(sequence, Failure.INTERNAL, f"{message}, request_id {sequence.request_id!r}")
+        self.take_failed(outcome.failed)
+
+    def take_failed(self, failures: list[FailedSequence]) -> None:
+        """End the requests of sequences that can not go on."""
+        for failed in failures:
+            failure = Failure.INVALID_ARGUMENT if failed.nothing_to_draw else Failure.INTERNAL
+            self.fail_sequence(failed.sequence, failure, f"{failed.message}, request_id {failed.sequence.request_id!r}")
 
     def _take_token(self, generation: Generation, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
         spec = generation.request.spec
