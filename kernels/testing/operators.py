@@ -1,0 +1,64 @@
+"""Calls the operators of `kernels.pypto` in processes of their own."""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.testing.cost_model import priced
+from kernels.testing.interpreter import Depth, interpreted
+from kernels.testing.isolation import run_isolated
+from kernels.testing.launches import poisoned_memory
+
+
+def interpret(
+    operator: str, *args: Any, depth: Depth = Depth.TENSOR_GRAPH, timeout_seconds: float = 300.0
+) -> tuple[list[Tensor], list[Any]]:
+    """Call "module:name" of `kernels.pypto` through the interpreter: its results, and its arguments as it left them.
+
+    Memory that the operator allocates holds NaN, or the greatest integer, wherever its kernels did not write. Raises IsolatedFailure.
+    """
+    results, arguments = run_isolated(f"{__name__}:_interpret", operator, _pack(args), depth, timeout_seconds=timeout_seconds)
+    return _unpack(results), _unpack(arguments)
+
+
+def price(operator: str, *args: Any, timeout_seconds: float = 600.0) -> int:
+    """Cost-model cycles of all launches that a call makes. Raises IsolatedFailure."""
+    cycles: int = run_isolated(f"{__name__}:_price", operator, _pack(args), timeout_seconds=timeout_seconds)
+    return cycles
+
+
+def _interpret(operator: str, args: list[Any], depth: Depth) -> tuple[list[Any], list[Any]]:
+    unpacked = _unpack(args)
+    with interpreted(depth), poisoned_memory():
+        results = _find(operator)(*unpacked)
+    return _pack(results if isinstance(results, tuple) else () if results is None else (results,)), _pack(unpacked)
+
+
+def _price(operator: str, args: list[Any]) -> int:
+    with priced() as cycles:
+        _find(operator)(*_unpack(args))
+    return sum(cycles)
+
+
+def _find(operator: str) -> Any:
+    module, _, name = operator.partition(":")
+    return getattr(import_module(f"kernels.pypto.{module}"), name)
+
+
+def _pack(values: Any) -> list[Any]:
+    """Tensors as raw bytes: torch would send them through shared memory, which outlives no process."""
+    return [(value.dtype, tuple(value.shape), _bytes(value)) if isinstance(value, Tensor) else value for value in values]
+
+
+def _unpack(values: Any) -> list[Any]:
+    return [_tensor(*value) if isinstance(value, tuple) and isinstance(value[0], torch.dtype) else value for value in values]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _tensor(dtype: torch.dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
