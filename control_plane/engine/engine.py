@@ -50,7 +50,7 @@ class Engine:
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._gauges = picture(scheduler, healthy=True)
+        self._gauges = picture(scheduler, num_held=0, healthy=True)
         self._gauges_time = clock()
         self._gauges_stale = False
 
@@ -171,6 +171,7 @@ class Engine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
+        self._stats.observed.requests_received += 1
         self._requests.submit(request, self._clock())
         self._wake()
 
@@ -213,7 +214,7 @@ class Engine:
     def snapshot(self, with_sequences: bool = False) -> EngineState:
         """Take a consistent picture."""
         sequences = self._requests.sequences if with_sequences else []
-        return EngineState(picture(self._scheduler, self._healthy), tuple(_state(sequence) for sequence in sequences))
+        return EngineState(self._picture(), tuple(_state(sequence, self._requests.is_held(sequence)) for sequence in sequences))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
@@ -305,13 +306,16 @@ class Engine:
             self._timer.cancel()
             self._timer = None
 
+    def _picture(self) -> EngineGauges:
+        return picture(self._scheduler, self._requests.num_held, self._healthy)
+
     def _take_gauges(self, now: float) -> None:
-        self._gauges = picture(self._scheduler, self._healthy)
+        self._gauges = self._picture()
         self._gauges_time = now
         self._gauges_stale = False
 
 
-def _state(sequence: Sequence) -> SequenceState:
+def _state(sequence: Sequence, is_held: bool) -> SequenceState:
     replica = sequence.replica
     return SequenceState(
         request_id=sequence.request_id,
@@ -321,4 +325,5 @@ def _state(sequence: Sequence) -> SequenceState:
         num_generated_tokens=sequence.num_generated_tokens,
         num_computed_tokens=sequence.num_computed_tokens,
         num_pages=sequence.pages.num_pages if replica else 0,
+        is_held=is_held,
     )

@@ -2,10 +2,12 @@
 
 import logging
 
+from control_plane.core.constraint import ConstraintViolated
 from control_plane.core.replica import FailedSequence, StepOutcome
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
+from control_plane.engine.generation import Ending, Generation, push_token
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Failure,
@@ -16,13 +18,16 @@ from control_plane.engine.ports import (
     RequestAccepted,
     RequestFailed,
 )
-from control_plane.engine.request import Ending, Generation, LiveRequest, push_token
+from control_plane.engine.request import LiveRequest, begin
 from control_plane.engine.stats import EngineStats
 
 _logger = logging.getLogger(__name__)
 
 #: Bounds of the advice when to come back after a full queue, in seconds.
 _MIN_RETRY, _MAX_RETRY = 0.1, 60.0
+
+#: Fields of a request that can exclude tokens.
+_EXCLUDERS = "logit_bias, penalties, constraint and min_tokens"
 
 
 class LiveRequests:
@@ -45,6 +50,15 @@ class LiveRequests:
         """Sequences of all live requests."""
         return list(self._generations)
 
+    @property
+    def num_held(self) -> int:
+        """Sequences whose reader is slow."""
+        return sum(len(live.open) for live in self._requests.values() if live.held)
+
+    def is_held(self, sequence: Sequence) -> bool:
+        """Whether the reader of a sequence is slow."""
+        return self._generations[sequence].request.held
+
     def take_outputs(self) -> list[Output]:
         """Output since the last call."""
         outputs, self._outputs = self._outputs, []
@@ -63,37 +77,47 @@ class LiveRequests:
             return
         try:
             self._begin(spec, now)
+        except ConstraintViolated as error:
+            self._tell_failed(RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, str(error)))
         except Exception:
             _logger.exception("request %s can not be taken in", spec.request_id)
+            self._requests.setdefault(spec.request_id, LiveRequest(spec))  # it may have failed before it was live
             self.fail_internal(spec.request_id)
 
     def _begin(self, spec: GenerationRequest, now: float) -> None:
-        live = self._requests[spec.request_id] = LiveRequest(spec)
+        live = self._requests[spec.request_id] = begin(spec)
         self._outputs.append(RequestAccepted(spec.request_id))
-        endings = [live.add(choice) for choice in spec.choices]
-        for generation, ending in endings:
-            sequence = generation.sequence
-            self._scheduler.submit(sequence, now)
-            self._generations[sequence] = generation
-            if sequence.sampling.prompt_logprobs is not None and not sequence.lacks_prompt_logprobs:
-                self._tell_prompt_logprobs(sequence)
-            if ending:
-                self._finish(generation, ending, now)
+        for generation in live.open:
+            self._scheduler.submit(generation.sequence, now)
+            self._generations[generation.sequence] = generation
+        if live.leader and live.leader.sampling.prompt_logprobs is not None and not live.leader.lacks_prompt_logprobs:
+            self._tell_prompt_logprobs(live.leader)
+        for generation, ending in live.ended:
+            self._tell_finished(generation, ending, now)
+        self._close(live)
 
     def _refusal(self, spec: GenerationRequest) -> RequestFailed | None:
-        waiting, options = self._scheduler.waiting, self._options
-        num_tokens = waiting.num_tokens + len(spec.prompt_token_ids)
-        too_long = self._too_long(spec)
         if spec.request_id in self._requests:
             return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, f"request_id {spec.request_id!r} is live")
         if self.draining:
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, "server is draining")
-        if too_long:
+        if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, too_long)
-        if len(waiting) >= options.max_queued_requests:
-            return self._queue_full(spec, f"{len(waiting)} requests wait, limit {options.max_queued_requests}")
-        if len(waiting) and num_tokens > options.max_queued_tokens:
-            return self._queue_full(spec, f"{waiting.num_tokens} tokens wait, limit {options.max_queued_tokens}")
+        if overflow := self._overflow(spec):
+            retry = min(max(self._stats.mean_queue_seconds, _MIN_RETRY), _MAX_RETRY)
+            return RequestFailed(spec.request_id, Failure.QUEUE_FULL, f"queue is full: {overflow}; retry in {retry:.1f} s", retry)
+        return None
+
+    def _overflow(self, spec: GenerationRequest) -> str | None:
+        """Why a request does not fit into the queue; into an empty one everything fits."""
+        waiting, options = self._scheduler.waiting, self._options
+        if not len(waiting):
+            return None
+        if len(waiting) + len(spec.choices) > options.max_queued_requests:
+            return f"{len(waiting)} sequences wait, {len(spec.choices)} would come, limit {options.max_queued_requests}"
+        num_tokens = sum(len(spec.prompt_token_ids) + len(choice.resumed_token_ids) for choice in spec.choices)
+        if waiting.num_tokens + num_tokens > options.max_queued_tokens:
+            return f"{waiting.num_tokens} tokens wait, {num_tokens} would come, limit {options.max_queued_tokens}"
         return None
 
     def _too_long(self, spec: GenerationRequest) -> str | None:
@@ -101,11 +125,6 @@ class LiveRequests:
         if limit is None or length <= limit:
             return None
         return f"prompt of {len(spec.prompt_token_ids)} tokens and max_tokens {spec.max_tokens} make {length}, max_model_len is {limit}"
-
-    def _queue_full(self, spec: GenerationRequest, numbers: str) -> RequestFailed:
-        retry = min(max(self._stats.mean_queue_seconds, _MIN_RETRY), _MAX_RETRY)
-        message = f"queue is full: {numbers}; retry in {retry:.1f} s"
-        return RequestFailed(spec.request_id, Failure.QUEUE_FULL, message, retry)
 
     # What workers bring
 
@@ -126,8 +145,12 @@ class LiveRequests:
     def take_failed(self, failures: list[FailedSequence]) -> None:
         """End the requests of sequences that can not go on."""
         for failed in failures:
-            failure = Failure.INVALID_ARGUMENT if failed.nothing_to_draw else Failure.INTERNAL
-            self.fail_sequence(failed.sequence, failure, f"{failed.message}, request_id {failed.sequence.request_id!r}")
+            sequence = failed.sequence
+            if failed.nothing_to_draw:
+                message = f"choice {sequence.choice} can draw no token at index {sequence.num_generated_tokens}"
+                self.fail_sequence(sequence, Failure.INVALID_ARGUMENT, f"{message}: {_EXCLUDERS} leave none")
+            else:
+                self.fail_sequence(sequence, Failure.INTERNAL, f"{failed.message}, request_id {sequence.request_id!r}")
 
     def _take_token(self, generation: Generation, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
         spec = generation.request.spec
@@ -149,20 +172,16 @@ class LiveRequests:
         live = self._requests.get(request_id)
         if live and not live.held:
             live.held = True
-            for sequence in self._open_sequences(live):
-                self._scheduler.hold(sequence, now)
+            for generation in live.open:
+                self._scheduler.hold(generation.sequence, now)
 
     def unhold(self, request_id: str, now: float) -> None:
         """Let a held request go on."""
         live = self._requests.get(request_id)
         if live and live.held:
             live.held = False
-            for sequence in self._open_sequences(live):
-                self._scheduler.unhold(sequence, now)
-
-    def _open_sequences(self, live: LiveRequest) -> list[Sequence]:
-        """Sequences of the choices that have not ended."""
-        return [generation.sequence for generation in live.generations if generation.sequence in self._generations]
+            for generation in live.open:
+                self._scheduler.unhold(generation.sequence, now)
 
     # Ends
 
@@ -177,7 +196,7 @@ class LiveRequests:
         """Refuse what comes, and end what never ran."""
         self.draining = True
         for live in list(self._requests.values()):
-            if all(generation.sequence.num_admissions == 0 for generation in live.generations):
+            if all(generation.sequence.num_admissions == 0 for generation in live.open):
                 self.fail(live, Failure.UNAVAILABLE, "server is draining")
 
     def fail_too_long(self) -> None:
@@ -199,7 +218,7 @@ class LiveRequests:
 
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""
-        for generation in live.generations:
+        for generation in live.open:
             if self._generations.pop(generation.sequence, None):
                 self._scheduler.finish(generation.sequence)
         del self._requests[live.spec.request_id]
@@ -214,13 +233,24 @@ class LiveRequests:
 
     def _finish(self, generation: Generation, ending: Ending, now: float) -> None:
         live = generation.request
-        finished = generation.finished(ending, now)
+        live.open.remove(generation)
         del self._generations[generation.sequence]
         self._scheduler.finish(generation.sequence)
-        if not any(other.sequence in self._generations for other in live.generations):
+        self._tell_finished(generation, ending, now)
+        self._close(live)
+
+    def _close(self, live: LiveRequest) -> None:
+        """Forget a request once every choice has ended."""
+        if not live.open:
             del self._requests[live.spec.request_id]
-        self._stats.finished(generation, finished)
+            self._stats.observed.finished.append(live.reason)
+
+    def _tell_finished(self, generation: Generation, ending: Ending, now: float) -> None:
+        finished = generation.finished(ending, now)
         self._outputs.append(finished)
+        self._stats.finished(generation, finished)
+        if ending.reason is FinishReason.LENGTH:
+            generation.request.reason = FinishReason.LENGTH
 
     def _tell_failed(self, failed: RequestFailed) -> None:
         self._stats.observed.failed.append(failed.failure)

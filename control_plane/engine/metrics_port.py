@@ -27,7 +27,8 @@ class PassObservation:
     worker_losses: int = 0  # sequences whose worker was lost or reset
     replays_exhausted: int = 0  # sequences ended by the replay cap
     numerics_changes: int = 0  # sequences continued under another numerics id
-    finished: list[FinishReason] = field(default_factory=list)  # one entry per finished choice
+    requests_received: int = 0  # each ends in exactly one entry of `finished` or `failed`
+    finished: list[FinishReason] = field(default_factory=list)  # per request: LENGTH if one of its choices ended so
     failed: list[Failure] = field(default_factory=list)  # one entry per failed request
     queue_seconds: list[float] = field(default_factory=list)  # arrival to first scheduled step
     first_token_seconds: list[float] = field(default_factory=list)  # TTFT
@@ -64,6 +65,7 @@ class EngineGauges:
     num_running: int = 0  # sequences that hold a lane
     num_waiting_for_capacity: int = 0
     num_waiting_for_worker: int = 0  # no worker in session can take them
+    num_held: int = 0  # sequences that neither run nor wait, because their reader is slow
     num_waiting_tokens: int = 0  # known tokens of sequences that wait
     max_model_len: int = 0  # 0 until the first worker is in session
     healthy: bool = True  # False after an unexpected error that no request could be blamed for, until a clean pass with no reset pending

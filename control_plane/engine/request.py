@@ -1,88 +1,12 @@
-"""A live request: its sequences, their text, and what is told about them."""
+"""A live request: the choices that have not ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from control_plane.core.constraint import ConstraintViolated
 from control_plane.core.sequence import Sequence
-from control_plane.core.step import TokenLogprob
-from control_plane.engine.ports import (
-    ChoiceSpec,
-    FinishReason,
-    GenerationRequest,
-    SequenceDelta,
-    SequenceFinished,
-    TextStream,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why a choice ended."""
-
-    reason: FinishReason
-    matched_stop: str | int | None = None
-
-
-def push_token(spec: GenerationRequest, text: TextStream, token_id: int, num_generated: int) -> tuple[str, Ending | None]:
-    """Take the token that makes `num_generated`: the text to be shown, and the ending it brings. A stop comes before the length."""
-    shown = text.push(token_id)
-    if token_id in spec.end_token_ids and num_generated > spec.min_tokens:
-        return shown + text.finish(), Ending(FinishReason.STOP, token_id)
-    matched = text.matched_stop
-    if matched is not None:
-        return shown, Ending(FinishReason.STOP, matched)
-    if num_generated >= spec.max_tokens:
-        return shown + text.finish(), Ending(FinishReason.LENGTH)
-    return shown, None
-
-
-def replay(spec: GenerationRequest, choice: ChoiceSpec) -> tuple[list[int], Ending | None]:
-    """Push the tokens of a resume: those up to the ending, if they contain it."""
-    for num_generated, token_id in enumerate(choice.resumed_token_ids, 1):
-        _, ending = push_token(spec, choice.text, token_id, num_generated)
-        if ending:
-            return list(choice.resumed_token_ids[:num_generated]), ending
-    return list(choice.resumed_token_ids), None
-
-
-@dataclass(slots=True, eq=False)
-class Generation:
-    """One choice of a live request."""
-
-    request: "LiveRequest"
-    choice: int
-    text: TextStream
-    sequence: Sequence
-    num_resumed_tokens: int
-    first_token_time: float | None = None
-    last_token_time: float = 0.0
-
-    @property
-    def num_new_tokens(self) -> int:
-        """Tokens generated for this stream."""
-        return self.sequence.num_generated_tokens - self.num_resumed_tokens
-
-    def delta(self, token_id: int, text: str, logprob: TokenLogprob | None) -> SequenceDelta:
-        """Describe the token that was appended last."""
-        first_index = self.sequence.num_generated_tokens - 1
-        logprobs = (logprob,) if logprob is not None else ()
-        return SequenceDelta(self.request.spec.request_id, self.choice, first_index, (token_id,), text, logprobs)
-
-    def finished(self, ending: Ending, now: float) -> SequenceFinished:
-        """Describe the end."""
-        sequence, arrival = self.sequence, self.request.spec.arrival_time
-        return SequenceFinished(
-            request_id=self.request.spec.request_id,
-            choice=self.choice,
-            reason=ending.reason,
-            matched_stop=ending.matched_stop,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_generated_tokens=sequence.num_generated_tokens,
-            num_cached_tokens=sequence.num_cached_tokens,
-            num_readmissions=max(0, sequence.num_admissions - 1),
-            queue_seconds=(now if sequence.first_scheduled_time is None else sequence.first_scheduled_time) - arrival,
-            first_token_seconds=0.0 if self.first_token_time is None else self.first_token_time - arrival,
-            total_seconds=now - arrival,
-        )
+from control_plane.core.sibling_group import SiblingGroup
+from control_plane.engine.generation import Ending, Generation, replay
+from control_plane.engine.ports import ChoiceSpec, FinishReason, GenerationRequest
 
 
 @dataclass(slots=True, eq=False)
@@ -90,30 +14,55 @@ class LiveRequest:
     """A request with choices that have not ended."""
 
     spec: GenerationRequest
-    generations: list[Generation] = field(default_factory=list)
+    open: list[Generation] = field(default_factory=list)  # choices that go on, by rising index
+    ended: list[tuple[Generation, Ending]] = field(default_factory=list)  # choices whose ending a resume contains
+    reason: FinishReason = FinishReason.STOP  # of the whole: LENGTH once a choice ended so
     held: bool = False  # its reader is slow: nothing runs for it until it is let go
+    leader: Sequence | None = None  # of the lowest choice that goes on: it computes the prompt for all, and tells its log probabilities
 
-    def add(self, choice: ChoiceSpec) -> tuple[Generation, Ending | None]:
-        """Take in a choice, with its ending if the tokens of a resume contain it."""
-        resumed, ending = replay(self.spec, choice)
-        generation = Generation(self, choice.index, choice.text, _sequence(self.spec, choice, resumed), len(resumed))
-        self.generations.append(generation)
-        return generation, ending
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache; what the choices share among themselves does not count."""
+        return self.leader.num_cached_tokens if self.leader else 0
 
 
-def _sequence(spec: GenerationRequest, choice: ChoiceSpec, generated: list[int]) -> Sequence:
+def begin(spec: GenerationRequest) -> LiveRequest:
+    """Replay what is resumed, and make the sequences; raises ConstraintViolated, naming choice and token."""
+    live = LiveRequest(spec)
+    replayed = [replay(spec, choice) for choice in spec.choices]
+    num_open = sum(ending is None for _, ending in replayed)
+    group = SiblingGroup() if num_open > 1 else None
+    for choice, (resumed, ending) in zip(spec.choices, replayed, strict=True):
+        goes_on = ending is None
+        sequence = _sequence(spec, choice, resumed, group if goes_on else None, leads=goes_on and live.leader is None)
+        generation = Generation(live, choice.index, choice.text, sequence, len(resumed))
+        if ending is not None:
+            live.ended.append((generation, ending))
+            continue
+        live.open.append(generation)
+        live.leader = live.leader or sequence
+    return live
+
+
+def _sequence(spec: GenerationRequest, choice: ChoiceSpec, generated: list[int], group: SiblingGroup | None, leads: bool) -> Sequence:
     num_prompt_tokens = len(spec.prompt_token_ids)
-    return Sequence(
-        request_id=spec.request_id,
-        choice=choice.index,
-        token_ids=[*spec.prompt_token_ids, *generated],
-        num_prompt_tokens=num_prompt_tokens,
-        final_length=num_prompt_tokens + spec.max_tokens,
-        min_length=num_prompt_tokens + spec.min_tokens,
-        end_token_ids=spec.end_token_ids,
-        sampling=choice.sampling,
-        arrival_time=spec.arrival_time,
-        priority=spec.priority,
-        cache_salt=spec.cache_salt,
-        is_resume=spec.takes_over,
-    )
+    try:
+        return Sequence(
+            request_id=spec.request_id,
+            choice=choice.index,
+            token_ids=[*spec.prompt_token_ids, *generated],
+            num_prompt_tokens=num_prompt_tokens,
+            final_length=num_prompt_tokens + spec.max_tokens,
+            min_length=num_prompt_tokens + spec.min_tokens,
+            end_token_ids=spec.end_token_ids,
+            sampling=choice.sampling if leads else replace(choice.sampling, prompt_logprobs=None),
+            arrival_time=spec.arrival_time,
+            priority=spec.priority,
+            cache_salt=spec.cache_salt,
+            is_resume=spec.takes_over,
+            constraint=choice.constraint,
+            group=group,
+            numerics_id=choice.resumed_numerics_id if generated else None,
+        )
+    except ConstraintViolated as error:
+        raise ConstraintViolated(f"choice {choice.index}: resumed tokens do not fit the constraint: {error}") from error

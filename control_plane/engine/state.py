@@ -16,6 +16,7 @@ class SequenceState:
     num_generated_tokens: int
     num_computed_tokens: int
     num_pages: int
+    is_held: bool = False  # its reader is slow
 
 
 @dataclass(frozen=True, slots=True)

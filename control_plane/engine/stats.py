@@ -7,9 +7,9 @@ from control_plane.core.replica import Replica, StepOutcome
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import StepResult
+from control_plane.engine.generation import Generation
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics, PassObservation, WorkerGauges
 from control_plane.engine.ports import SequenceFinished
-from control_plane.engine.request import Generation
 
 #: Share of the newest value in the moving average of the time in the queue.
 _QUEUE_SMOOTHING = 0.1
@@ -57,7 +57,6 @@ class EngineStats:
 
     def finished(self, generation: Generation, finished: SequenceFinished) -> None:
         """A choice ended."""
-        self.observed.finished.append(finished.reason)
         self.observed.total_seconds.append(finished.total_seconds)
         if generation.num_new_tokens > 1:
             rest = finished.total_seconds - finished.first_token_seconds
@@ -72,7 +71,7 @@ class EngineStats:
         self.metrics.observe(observed)
 
 
-def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
+def picture(scheduler: Scheduler, num_held: int, healthy: bool) -> EngineGauges:
     """Take the gauges."""
     num_stranded = scheduler.waiting.num_stranded
     return EngineGauges(
@@ -80,6 +79,7 @@ def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
         num_running=sum(len(replica.running) for replica in scheduler.replicas),
         num_waiting_for_capacity=len(scheduler.waiting) - num_stranded,
         num_waiting_for_worker=num_stranded,
+        num_held=num_held,
         num_waiting_tokens=scheduler.waiting.num_tokens,
         max_model_len=scheduler.max_model_len or 0,
         healthy=healthy,

@@ -36,6 +36,7 @@ class ServerCollector(Collector):
             ("worker",): float(gauges.num_waiting_for_worker + self._num_held_back()),
         }
         yield gauge("requests_waiting", "Sequences that wait, by what they wait for.", waiting, ["reason"])
+        yield gauge("requests_held", "Sequences that pause until their reader has caught up.", gauges.num_held)
         yield gauge("waiting_tokens", "Known tokens of sequences that wait.", gauges.num_waiting_tokens)
         yield gauge("workers", "Workers in session.", len(gauges.workers))
         yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", gauges.max_model_len)

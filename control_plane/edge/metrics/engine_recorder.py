@@ -9,6 +9,7 @@ from control_plane.engine.metrics_port import PassObservation
 from control_plane.engine.ports import Failure, FinishReason
 
 _COUNTS = {
+    "requests_received": "Requests that the engine was given, resumes included.",
     "prompt_tokens": "Prompt tokens of requests admitted for the first time.",
     "generation_tokens": "Generated tokens.",
     "prefix_query_tokens": "Prompt tokens looked up in the prefix cache.",
@@ -63,7 +64,9 @@ class EngineRecorder:
         """Everything, for a scrape."""
         for field, documentation in _COUNTS.items():
             yield counter(field, documentation, self._counts[field])
-        yield counter("requests_finished", "Choices finished and requests failed, by outcome.", self._outcomes, ["reason"])
+        yield counter(
+            "requests_finished", "Requests that ended, by outcome; length if one of several choices ended so.", self._outcomes, ["reason"]
+        )
         for field, (name, documentation, _) in _HISTOGRAMS.items():
             yield histogram(name, documentation, self._histograms[field])
         yield histogram("inter_token_seconds", "Gap between two tokens of a choice (ITL).", self._inter_token)

@@ -354,7 +354,7 @@ def test_a_full_queue_refuses_with_numbers_and_a_time():
         bench.turn()
     failed = bench.sink.failed["d"]
     assert failed.failure is Failure.QUEUE_FULL
-    assert "2 requests wait, limit 2" in failed.message
+    assert "2 sequences wait, 1 would come, limit 2" in failed.message
     assert failed.retry_after_seconds > 0
 
 
@@ -363,7 +363,7 @@ def test_a_queue_full_of_tokens_refuses():
     for name in "abcd":
         bench.submit(name, (1, 2, 3, 4, 5))
         bench.turn()
-    assert "10 tokens wait, limit 10" in bench.sink.failed["d"].message
+    assert "10 tokens wait, 5 would come, limit 10" in bench.sink.failed["d"].message
 
 
 def test_a_request_that_can_never_fit_is_refused_with_both_numbers():
