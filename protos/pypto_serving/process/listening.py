@@ -17,7 +17,10 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     except RuntimeError:
         bound = 0
     if not bound:
-        raise StartUpError(f"can not listen on {address}: the port is taken or the address is not of this machine", exit_code=1)
+        causes = "the port is taken or the address is not of this machine"
+        if credentials:
+            causes += ", or gRPC can not use such a certificate"
+        raise StartUpError(f"can not listen on {address}: {causes}", exit_code=1)
     return bound
 
 
