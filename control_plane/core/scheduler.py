@@ -114,6 +114,7 @@ class Scheduler:
         """Let a new sequence wait for its admission. Waiting improves the priority, at the same rate for all: the order never changes."""
         age_credit = sequence.arrival_time / self.options.ageing_seconds
         sequence.order = (sequence.priority + age_credit, next(self._arrivals))
+        self._untie(sequence)
         self.waiting.push(sequence, now)
 
     def readmit(self, sequence: Sequence, now: float) -> None:

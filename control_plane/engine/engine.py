@@ -114,8 +114,9 @@ class Engine:
 
     def _fail_overdue(self, now: float) -> None:
         for sequence in self._scheduler.overdue(now):
-            grace = self._scheduler.options.grace_seconds
-            self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, f"no worker within {grace:g} s")
+            wanted = f" with numerics id {sequence.numerics_id!r}" if sequence.numerics_id else ""
+            message = f"no worker{wanted} within {self._scheduler.options.grace_seconds:g} s"
+            self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, message)
 
     def _run_steps(self, now: float) -> bool:
         """Send at most one step to every worker; returns whether there may be another."""

@@ -81,6 +81,7 @@ class RecordingSink:
         self.failed: dict[str, RequestFailed] = {}
         self.prompt_logprobs: dict[str, PromptLogprobs] = {}
         self.first_index: dict[tuple[str, int], int] = {}
+        self.numerics_ids: dict[tuple[str, int], list[str]] = {}
 
     def publish(self, outputs) -> None:
         for output in outputs:
@@ -105,25 +106,37 @@ class RecordingSink:
         tokens = self.tokens.setdefault(key, [])
         assert delta.first_index == first + len(tokens), "a token is missing or comes twice"
         tokens.extend(delta.token_ids)
+        self.numerics_ids.setdefault(key, []).append(delta.numerics_id)
         self.texts[key] = self.texts.get(key, "") + delta.text
 
-    def output_of(self, request_id: str) -> list[int]:
-        return self.tokens.get((request_id, 0), [])
+    def output_of(self, request_id: str, choice: int = 0) -> list[int]:
+        return self.tokens.get((request_id, choice), [])
+
+
+_CHOICE_FIELDS = {
+    "sampling": "sampling",
+    "text": "text",
+    "constraint": "constraint",
+    "resumed": "resumed_token_ids",
+    "numerics_id": "resumed_numerics_id",
+}
+
+
+def make_choice(index: int = 0, **changes) -> ChoiceSpec:
+    """A choice; `stop` goes to its text."""
+    stop = changes.pop("stop", ())
+    fields = {"sampling": SamplingParams(), "text": PieceText(stop), **changes}
+    return ChoiceSpec(index, **{_CHOICE_FIELDS[name]: value for name, value in fields.items()})
 
 
 def make_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> GenerationRequest:
-    """A request with one choice; `stop`, `sampling`, `resumed` and `text` go to the choice."""
-    choice = ChoiceSpec(
-        index=0,
-        sampling=changes.pop("sampling", SamplingParams()),
-        text=changes.pop("text", None) or PieceText(changes.pop("stop", ())),
-        resumed_token_ids=changes.pop("resumed", ()),
-    )
+    """A request with one choice, to which `stop`, `sampling`, `resumed`, `numerics_id`, `constraint` and `text` go, or with `choices`."""
+    choice = {name: changes.pop(name) for name in (*_CHOICE_FIELDS, "stop") if name in changes}
     fields = {
         "request_id": request_id,
         "resume_key": b"key",
         "prompt_token_ids": tuple(prompt),
-        "choices": (choice,),
+        "choices": (make_choice(**choice),),
         "max_tokens": 8,
         "min_tokens": 0,
         "end_token_ids": frozenset(),

@@ -1,0 +1,54 @@
+"""Under which numerics a sequence may run."""
+
+import pytest
+from fakes.engine_doubles import Bench
+from fakes.engine_worker import describe, solo
+
+from control_plane.engine.ports import Failure
+
+PROMPT = (1, 2, 3)
+
+
+def test_a_delta_names_the_numerics_under_which_its_tokens_were_made():
+    bench = Bench(describe(numerics_id="bf16"))
+    bench.submit()
+    bench.run()
+    assert bench.sink.numerics_ids["r", 0] == ["bf16"] * 8
+
+
+def test_a_resume_is_tied_to_the_numerics_of_its_tokens():
+    bench = Bench(describe(numerics_id="other"), describe(numerics_id="own"))
+    bench.submit("r", max_tokens=20, resumed=solo(PROMPT, 3), numerics_id="own")
+    bench.run()
+    assert set(bench.sink.numerics_ids["r", 0]) == {"own"}
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)[3:]
+
+
+def test_a_resume_waits_for_its_numerics_as_long_as_the_grace_time():
+    bench = Bench(describe(numerics_id="other"), grace_seconds=30.0)
+    bench.submit("r", resumed=solo(PROMPT, 3), numerics_id="own")
+    bench.run()
+    bench.clock.now += 29.0
+    bench.turn()
+    assert not bench.sink.failed
+    bench.clock.now += 1.0
+    bench.turn()
+    assert bench.sink.failed["r"].failure is Failure.UNAVAILABLE
+    assert "numerics id 'own'" in bench.sink.failed["r"].message
+
+
+def test_a_resume_goes_on_under_other_numerics_at_once_if_that_is_wanted():
+    bench = Bench(describe(numerics_id="other"), continue_on_numerics_change=True)
+    bench.submit("r", resumed=solo(PROMPT, 3), numerics_id="gone")
+    bench.run()
+    assert bench.sink.numerics_ids["r", 0] == ["other"] * 5
+    assert bench.metrics.total("numerics_changes") == 1
+
+
+@pytest.mark.parametrize("changes", [{"numerics_id": "gone"}, {"resumed": solo(PROMPT, 3), "numerics_id": None}])
+def test_a_resume_without_tokens_or_without_their_numerics_runs_anywhere(changes):
+    bench = Bench()
+    bench.submit("r", **changes)
+    bench.run()
+    assert ("r", 0) in bench.sink.finished
+    assert bench.metrics.total("numerics_changes") == 0
