@@ -19,7 +19,7 @@ from worker.sampling.sampling_rows import SamplingRows
 from worker.step import LaneError, StepInput, StepOutput
 from worker.warm_up import check_warm_up, warm_up_steps
 
-_NOTHING_TO_DRAW = "no token can be drawn at index {}: mask, minimum length, bias or penalties exclude all of them"
+_NOTHING_TO_DRAW = "no token can be drawn at index {}: mask and minimum length exclude all of them"
 _NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
@@ -33,7 +33,10 @@ class ForwardModel(Protocol):
         """Numbers of rows have to be a multiple of this."""
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values to the cache; returns float32 logits [len(batch.logit_rows), vocab]."""
+        """Write the batch's keys and values to the cache; returns the wanted rows [len(batch.logit_rows), hidden]."""
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Float32 logits [n, vocab] of some wanted rows [n, hidden]; n is a multiple of the row tile."""
 
 
 class ModelRunner:
@@ -57,11 +60,12 @@ class ModelRunner:
             return StepOutput(step.step_id, _NO_IDS, _NO_IDS, _NO_IDS, self._lanes.digest)
         prompt = PromptRows.of(run, self._lanes)
         batch = self._batches.build(run, self._lanes, prompt.rows)
-        logits = self._model.forward(batch, self._cache)[: batch.num_logit_rows]
+        wanted = self._model.forward(batch, self._cache)
         self._lanes.advance(run)
         lanes = run.lanes[run.samples]
         rows = self._lanes.sampling_rows(lanes, step.masks)
-        sampled = sample(logits[: len(lanes)], rows)
+        logits = self._logits(wanted, 0, len(lanes))
+        sampled = sample(logits, rows)
         self._lanes.append(lanes[~sampled.failed], sampled.token_ids[~sampled.failed])
         self._lanes.end(lanes[sampled.failed])
         return StepOutput(
@@ -70,10 +74,18 @@ class ModelRunner:
             generations=self._lanes.generations[lanes[~sampled.failed]].astype(np.uint32),
             token_ids=sampled.token_ids[~sampled.failed].astype(np.uint32),
             digest=self._lanes.digest,
-            logprobs=report_tokens(logits[: len(lanes)], lanes, sampled, rows.columns),
-            prompt_logprobs=report_prompt(logits[len(lanes) :], prompt, run, self._lanes),
+            logprobs=report_tokens(logits, lanes, sampled, rows.columns),
+            prompt_logprobs=report_prompt(
+                lambda first, last: self._logits(wanted, len(lanes) + first, len(lanes) + last), prompt, run, self._lanes
+            ),
             lane_errors=self._lane_errors(lanes, sampled, rows),
         )
+
+    def _logits(self, wanted: Tensor, first: int, last: int) -> Tensor:
+        """Logits of the wanted rows `first` up to `last`. `wanted` is padded to row tiles, so that whole ones can be taken around them."""
+        tile = self._model.row_tile
+        start = first - first % tile
+        return self._model.logits(wanted[start : last + -last % tile])[first - start : last - start]
 
     def _lane_errors(self, lanes: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
         columns = (lanes, self._lanes.generations[lanes], rows.indices, sampled.excluded)

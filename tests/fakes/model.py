@@ -55,9 +55,10 @@ class FakeModel:
         self._logits = logits
         self.row_tile = row_tile
         self.batches: list[Batch] = []
+        self.head_rows: list[int] = []  # sizes of the calls of `logits`
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Logits of the wanted rows."""
+        """The wanted rows, which are their logits."""
         assert len(batch.token_ids) % self.row_tile == 0 and len(batch.logit_rows) % self.row_tile == 0
         self.batches.append(batch)
         for group, slots in enumerate(batch.slots):
@@ -65,6 +66,12 @@ class FakeModel:
             cache.values[group].view(-1)[slots] = batch.positions
         rows = [self._logits(self._read_sequence(batch, cache, row)) for row in batch.logit_rows.tolist()]
         return torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, 0)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits of some of them."""
+        assert len(rows) % self.row_tile == 0
+        self.head_rows.append(len(rows))
+        return rows
 
     def _read_sequence(self, batch: Batch, cache: KVCache, row: int) -> list[int]:
         sequence = int(torch.searchsorted(batch.query_starts, torch.tensor(row, dtype=torch.int32), right=True)) - 1

@@ -73,23 +73,20 @@ _EXCLUDING = {
     "mask": {"masks": {0: bytes(13)}, "constrained": True},
     "minimum length": {"min_length": 64, "end_token_ids": ids(*range(97))},
     "mask and minimum length": {"masks": {0: b"\x02" + bytes(12)}, "constrained": True, "min_length": 64, "end_token_ids": ids(1)},
-    "bias and penalty": {
-        "sampling": LaneSampling(repetition_penalty=0.1, bias_token_ids=ids(1, 1), bias_values=np.full(2, 3e38, dtype=np.float32))
-    },
 }
 
 
 @pytest.mark.parametrize("restriction", _EXCLUDING)
-def test_lane_that_excludes_every_token_itself_is_told_apart(restriction):
+def test_smp_06_lane_that_excludes_every_token_itself_is_told_apart(restriction):
     fields = dict(_EXCLUDING[restriction])
     masks = fields.pop("masks", {})
     output = _runner().execute(step(1, admissions=[admission(0, (1,), generation=2, **fields)], masks=masks))
     (error,) = output.lane_errors
     assert (error.lane, error.generation, error.nothing_to_draw) == (0, 2, True)
-    assert error.message == "no token can be drawn at index 1: mask, minimum length, bias or penalties exclude all of them"
+    assert error.message == "no token can be drawn at index 1: mask and minimum length exclude all of them"
 
 
-def test_restrictions_are_not_blamed_for_logits_that_are_not_finite():
+def test_smp_06_restrictions_are_not_blamed_for_logits_that_are_not_finite():
     runner = _runner(constant_logits([np.nan] * 97))
     admitted = admission(0, (1,), constrained=True)
     (error,) = runner.execute(step(1, admissions=[admitted], masks={0: bytes(13)})).lane_errors

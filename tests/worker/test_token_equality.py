@@ -21,15 +21,18 @@ class _Recorder:
     def __init__(self, model):
         self._model = model
         self.row_tile = model.row_tile
-        self.logits = {}
+        self.drawn_from = {}
 
     def forward(self, batch, cache):
-        self._last = self._model.forward(batch, cache)
+        return self._model.forward(batch, cache)
+
+    def logits(self, rows):
+        self._last = self._model.logits(rows)
         return self._last
 
     def observe(self, output):
         for row, lane in enumerate(output.lanes.tolist()):
-            self.logits.setdefault(lane, []).append(self._last[row].clone())
+            self.drawn_from.setdefault(lane, []).append(self._last[row].clone())
 
 
 @pytest.fixture(
@@ -59,7 +62,7 @@ def _request(lane, generated=(), **fields):
 
 def _run(model, requests, chunk_tokens=1000):
     runner, recorder = _runner(model)
-    return generate(runner, requests, chunk_tokens, recorder.observe), recorder.logits
+    return generate(runner, requests, chunk_tokens, recorder.observe), recorder.drawn_from
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +92,7 @@ def test_reused_pages_change_nothing(model, alone, num_computed):
     runner, recorder = _runner(model)
     generate(runner, [_request(lane) for lane in _LANES], 7)
     again = [_request(lane, num_computed_tokens=num_computed, generation=1) for lane in _LANES]
-    _assert_same((generate(runner, again, 7, recorder.observe), recorder.logits), alone)
+    _assert_same((generate(runner, again, 7, recorder.observe), recorder.drawn_from), alone)
 
 
 @pytest.mark.parametrize("num_generated", [1, 5])

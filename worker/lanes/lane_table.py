@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pypto_serving.wire.digest import StateDigest
 from worker.lanes.page_table import PageTables
 from worker.lanes.step_rules import Bools, Ints, LaneRecords, Run, StepRules, lane_records
-from worker.lanes.token_entries import LaneTokenLists, TokenEntries
+from worker.lanes.token_entries import LaneTokenLists
 from worker.limits import RunnerLimits
 from worker.sampling.sampling_rows import SamplingColumns, SamplingRows, SamplingTable, TokenMasks
 from worker.step import CacheGroup, StepInput
@@ -54,7 +54,7 @@ class LaneTable:
             lane = admission.lane
             self._tokens[lane, : len(admission.token_ids)] = admission.token_ids
             self._end_tokens.put(lane, admission.end_token_ids)
-            self._sampling.put(lane, admission.sampling)
+            self._sampling.admit(admission)
             self.pages.admit(lane, admission.partition, admission.page_tables)
             self._digest.admit(lane, admission.generation, admission.token_ids, admission.page_tables)
         self.pages.trim(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries)
@@ -71,6 +71,7 @@ class LaneTable:
         """Append one drawn token to each of `lanes`; an end token or the final length ends the lane."""
         self._tokens[lanes, self._records["num_tokens"][lanes]] = token_ids
         self._records["num_tokens"][lanes] += 1
+        self._sampling.append(lanes, token_ids)
         self._digest.append(lanes.astype(np.uint32), token_ids.astype(np.uint32))
         ends = self._end_tokens.gather(lanes)
         ended = self._records["num_tokens"][lanes] >= self._records["final_length"][lanes]
@@ -107,7 +108,7 @@ class LaneTable:
             indices=num_tokens,
             banned=ends.only((num_tokens < self._records["min_length"][lanes])[ends.rows]),
             biases=self._sampling.biases(lanes),
-            history=self._history(lanes, columns.penalised),
+            history=self._sampling.history(lanes),
             masks=TokenMasks.unpack(masked, [masks[lane] for lane in lanes[masked].tolist()]),
         )
 
@@ -116,12 +117,3 @@ class LaneTable:
         lanes = run.lanes[run.row_sequences]
         wanted: Bools = self.sampling_columns(run.lanes).prompt_logprobs[run.row_sequences] >= 0
         return wanted & (run.positions + 1 < self._records["num_prompt_tokens"][lanes])
-
-    def _history(self, lanes: Ints, penalised: Bools) -> TokenEntries:
-        """All tokens of the penalised rows; values are 1 for generated tokens and 0 for those of the prompt."""
-        rows = np.flatnonzero(penalised)
-        lengths = self._records["num_tokens"][lanes[rows]]
-        entries = np.repeat(rows, lengths)
-        positions = np.arange(len(entries)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        generated = positions >= self._records["num_prompt_tokens"][lanes[entries]]
-        return TokenEntries(entries, self.token_ids(lanes[entries], positions), generated.astype(np.float32))

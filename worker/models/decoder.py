@@ -71,5 +71,9 @@ class Decoder:
             rows, residual = ops.add_rms_norm(update, residual, layer.feed_forward_norm, self._eps)
             rows, residual = ops.add_rms_norm(layer.feed_forward(rows), residual, next_norm, self._eps)
             self.progress()
-        logits: Tensor = self._ends.head(rows[batch.logit_rows])
-        return logits.float()
+        return rows[batch.logit_rows]
+
+    @torch.inference_mode()
+    def logits(self, rows: Tensor) -> Tensor:
+        """See Model.logits."""
+        return self._ends.head(rows).float()

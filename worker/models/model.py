@@ -62,7 +62,10 @@ class Model(Protocol):
         """A zero-filled cache with `num_pages[group]` pages in each partition."""
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the keys and values of all rows, and return the logits of the wanted ones: [S, vocab] float32, padding included.
+        """Write the keys and values of all rows, and return the wanted ones as the head takes them: [S, hidden], padding included.
 
-        The logits of a row are the same, bit for bit, whatever else is in the batch and however the tokens before it were cut into steps.
+        A row is the same, bit for bit, whatever else is in the batch and however the tokens before it were cut into steps.
         """
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Some rows [n, hidden] that `forward` returned to logits [n, vocab] float32, by themselves; n is a multiple of the row tile."""

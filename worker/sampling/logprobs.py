@@ -1,6 +1,6 @@
 """Log probabilities of tokens, from the unmodified logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,10 @@ from worker.step import PromptTokenLogprobs, TokenLogprobs
 #: Reported in place of anything smaller, minus infinity among it.
 FLOOR = -9999.0
 
-_BLOCK_ROWS = 64  # bounds the memory that log_softmax takes
+_BLOCK_ROWS = 64  # bounds the memory that logits and log_softmax take, in rows of the vocabulary
+
+#: Logits [last - first, vocab] of the wanted rows from `first` up to `last`.
+LogitsOf = Callable[[int, int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,17 @@ class PromptRows:
         return cls(rows, sequences, lanes.token_ids(run.lanes[sequences], indices), indices)
 
 
-def row_logprobs(logits: Tensor, token_ids: Ints, num_top: int) -> RowLogprobs:
-    """Log probabilities of `token_ids` [rows] and of the `num_top` best tokens of each row of `logits` [rows, vocab]."""
-    targets = torch.from_numpy(token_ids).to(logits.device)[:, None]
-    starts = range(0, len(token_ids), _BLOCK_ROWS)
-    blocks = [_block_logprobs(logits[start : start + _BLOCK_ROWS], targets[start : start + _BLOCK_ROWS], num_top) for start in starts]
+def row_logprobs(logits_of: LogitsOf, token_ids: Ints, num_top: int) -> RowLogprobs:
+    """Log probabilities of `token_ids` [rows] and of the `num_top` best tokens of each row; asks for the logits of few rows at a time."""
+    bounds = [(start, min(start + _BLOCK_ROWS, len(token_ids))) for start in range(0, len(token_ids), _BLOCK_ROWS)]
+    blocks = [_block_logprobs(logits_of(first, last), torch.from_numpy(token_ids[first:last]), num_top) for first, last in bounds]
     chosen, top_values, top_ids = (torch.cat(column).cpu().numpy() for column in zip(*blocks, strict=True))
     return RowLogprobs(chosen, top_ids.astype(np.uint32), top_values)
 
 
 def _block_logprobs(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
     logprobs = logits.log_softmax(dim=-1, dtype=torch.float32).nan_to_num(nan=FLOOR).clamp(min=FLOOR)
-    return logprobs.gather(-1, targets).squeeze(-1), *top(logprobs, num_top)
+    return logprobs.gather(-1, targets.to(logits.device)[:, None]).squeeze(-1), *top(logprobs, num_top)
 
 
 def report_tokens(logits: Tensor, lanes: Ints, sampled: SampledTokens, columns: SamplingColumns) -> Sequence[TokenLogprobs]:
@@ -71,19 +73,20 @@ def report_tokens(logits: Tensor, lanes: Ints, sampled: SampledTokens, columns: 
     if not len(rows):
         return ()
     counts = columns.top_logprobs[rows]
-    told = row_logprobs(logits[torch.from_numpy(rows).to(logits.device)], sampled.token_ids[rows], int(counts.max()))
+    wanted = torch.from_numpy(rows).to(logits.device)
+    told = row_logprobs(lambda first, last: logits[wanted[first:last]], sampled.token_ids[rows], int(counts.max()))
     return [
         TokenLogprobs(lane, float(told.chosen[row]), told.top_token_ids[row, :count], told.top_logprobs[row, :count])
         for row, (lane, count) in enumerate(zip(lanes[rows].tolist(), counts.tolist(), strict=True))
     ]
 
 
-def report_prompt(logits: Tensor, prompt: PromptRows, run: Run, lanes: LaneTable) -> Sequence[PromptTokenLogprobs]:
-    """What lanes get told about their prompts; row i of `logits` is row i of `prompt`."""
+def report_prompt(logits_of: LogitsOf, prompt: PromptRows, run: Run, lanes: LaneTable) -> Sequence[PromptTokenLogprobs]:
+    """What lanes get told about their prompts; row i of the logits is row i of `prompt`."""
     if not len(prompt.rows):
         return ()
     counts = lanes.sampling_columns(run.lanes).prompt_logprobs
-    told = row_logprobs(logits, prompt.targets, int(counts.max()))
+    told = row_logprobs(logits_of, prompt.targets, int(counts.max()))
     reports = []
     for sequence in np.unique(prompt.sequences).tolist():
         mine, count, lane = prompt.sequences == sequence, counts[sequence], int(run.lanes[sequence])

@@ -2,7 +2,8 @@
 
 The order of operations is vLLM's: mask, minimum length, bias, penalties (repetition, frequency, presence), temperature, min-p, top-k,
 top-p, each over what the ones before it left. Then one uniform number is put through the inverse of the distribution that remains, in
-token-id order. Ties go to the lowest token id everywhere, so top-k keeps exactly k tokens.
+token-id order. Ties go to the lowest token id everywhere, so top-k keeps exactly k tokens. A score that bias or penalties drive out of
+the range of float32 stops at its end: only mask and minimum length exclude tokens.
 
 A row's token depends on nothing but the row, bit for bit: reductions run along single rows by operators that treat every row alike,
 sums that decide are float64 running sums, and how many candidates a row needs is read off that row.
@@ -27,6 +28,7 @@ _BLOCK_ROWS = 8  # what drawing takes for so many rows of a large vocabulary sti
 _NUM_CANDIDATES = (128,)  # tried in this order before a row is sorted as a whole
 
 _NEVER = float("-inf")
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class SampledTokens:
 
     token_ids: Ints
     failed: Bools  # rows without a single token that could be drawn; their token ids mean nothing
-    excluded: Bools  # failed rows of sound logits: mask, minimum length, bias or penalties left nothing
+    excluded: Bools  # failed rows of sound logits: mask and minimum length left nothing; bias and penalties never do
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
@@ -43,13 +45,13 @@ def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     if not len(logits):
         return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.bool_))
     scores = _steer(logits, rows)
-    failed = ~scores.amax(dim=-1).isfinite()
-    excluded = failed & logits.amax(dim=-1).isfinite() if bool(failed.any()) else failed
+    sound = logits.amax(dim=-1).isfinite()
+    excluded = sound & scores.amax(dim=-1).isneginf()
     random_rows = np.flatnonzero(rows.columns.temperature >= MIN_TEMPERATURE)
-    token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(failed, dtype=torch.int64)
+    token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(sound, dtype=torch.int64)
     if len(random_rows):
         token_ids[torch.from_numpy(random_rows).to(logits.device)] = _draw(scores, rows, random_rows)
-    return SampledTokens(token_ids.cpu().numpy(), failed.cpu().numpy(), excluded.cpu().numpy())
+    return SampledTokens(token_ids.cpu().numpy(), (excluded | ~sound).cpu().numpy(), excluded.cpu().numpy())
 
 
 def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
@@ -64,7 +66,8 @@ def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
         scores[banned_rows, token_ids] = _NEVER
     if len(rows.biases):
         biased_rows, token_ids, values = _send(rows.biases, logits.device)
-        scores[biased_rows, token_ids] += values
+        before = scores[biased_rows, token_ids]
+        scores[biased_rows, token_ids] = _bounded(before + values, before)
     if len(rows.history):
         _penalise(scores, rows)
     return scores
@@ -79,24 +82,20 @@ def _mask(scores: Tensor, rows: SamplingRows) -> None:
 
 
 def _penalise(scores: Tensor, rows: SamplingRows) -> None:
-    """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones.
-
-    A token that occurs more than once is written more than once, each time with the same value.
-    """
-    entry_rows, token_ids, generated = _send(rows.history, scores.device)
+    """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones."""
+    entry_rows, token_ids, counts = _send(rows.history, scores.device)
     repetition, frequency, presence = (
         torch.from_numpy(column[rows.history.rows]).to(scores.device)
         for column in (rows.columns.repetition_penalty, rows.columns.frequency_penalty, rows.columns.presence_penalty)
     )
-    affected = scores[entry_rows, token_ids]
-    penalised = np.flatnonzero(rows.columns.penalised)
-    places = torch.from_numpy(np.searchsorted(penalised, rows.history.rows)).to(scores.device)
-    counts = scores.new_zeros(len(penalised), scores.shape[-1]).index_put_((places, token_ids), generated, accumulate=True)
-    counts = counts[places, token_ids]
-    affected = torch.where(affected > 0, affected / repetition, affected * repetition)
-    affected -= frequency * counts
-    affected -= presence * (counts > 0)
-    scores[entry_rows, token_ids] = affected
+    before = scores[entry_rows, token_ids]
+    scaled = _bounded(torch.where(before > 0, before / repetition, before * repetition), before)
+    scores[entry_rows, token_ids] = _bounded(scaled - frequency * counts - presence * (counts > 0), before)
+
+
+def _bounded(values: Tensor, before: Tensor) -> Tensor:
+    """Steered `values`, made finite where they left the range of float32: only what could not be drawn `before` can not be drawn now."""
+    return values.clamp(-_LARGEST, _LARGEST).masked_fill(before.isneginf(), _NEVER)
 
 
 def _draw(scores: Tensor, rows: SamplingRows, drawn: Ints) -> Tensor:

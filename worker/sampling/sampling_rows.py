@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from worker.lanes.step_rules import Bools, Ints
 from worker.lanes.token_entries import LaneTokenLists, TokenEntries
-from worker.step import LaneSampling
+from worker.sampling.token_counts import TokenCounts
+from worker.step import LaneAdmission, LaneSampling
 
 _FORMATS = {
     "temperature": "f4",
@@ -71,28 +72,36 @@ class SamplingRows:
     indices: Ints  # [rows]: absolute index of the token to be drawn
     banned: TokenEntries  # tokens that can not be drawn now
     biases: TokenEntries
-    history: TokenEntries  # known tokens of the penalised rows; values are 1 for generated tokens and 0 for those of the prompt
+    history: TokenEntries  # known tokens of the penalised rows, each once; values: how often it was generated
     masks: TokenMasks
 
 
 class SamplingTable:
-    """Sampling parameters of every lane."""
+    """How every lane is sampled: its parameters, and what its penalties look at."""
 
     def __init__(self, num_lanes: int) -> None:
         self._columns = np.zeros(num_lanes, dtype=list(_FORMATS.items()))
         self._biases = LaneTokenLists(num_lanes)
+        self._counts = TokenCounts()
 
-    def put(self, lane: int, sampling: LaneSampling) -> None:
-        """Replace the parameters of `lane`."""
-        values = {name: getattr(sampling, name) for name in _FORMATS}
-        if sampling.prompt_logprobs is None:
-            values["prompt_logprobs"] = -1
-        self._columns[lane] = tuple(values.values())
+    def admit(self, admission: LaneAdmission) -> None:
+        """Replace everything about a lane."""
+        lane, sampling, length = admission.lane, admission.sampling, admission.num_prompt_tokens
+        self._columns[lane] = _record(sampling)
         self._biases.put(lane, sampling.bias_token_ids, sampling.bias_values)
+        self._counts.drop(lane)
+        if self.columns(np.array([lane])).penalised.any():
+            room = admission.final_length - len(admission.token_ids)
+            self._counts.put(lane, admission.token_ids[:length], admission.token_ids[length:], room)
+
+    def append(self, lanes: Ints, token_ids: Ints) -> None:
+        """Note one drawn token for each of `lanes`."""
+        self._counts.append(lanes, token_ids)
 
     def clear(self) -> None:
-        """Forget the biases; columns of free lanes are never read."""
+        """Forget biases and counts; columns of free lanes are never read."""
         self._biases.clear()
+        self._counts.clear()
 
     def columns(self, lanes: Ints) -> SamplingColumns:
         """Parameters of `lanes`."""
@@ -102,3 +111,14 @@ class SamplingTable:
     def biases(self, lanes: Ints) -> TokenEntries:
         """Biases of `lanes`; row i is lane `lanes[i]`."""
         return self._biases.gather(lanes)
+
+    def history(self, lanes: Ints) -> TokenEntries:
+        """See SamplingRows.history; row i is lane `lanes[i]`."""
+        return self._counts.gather(lanes)
+
+
+def _record(sampling: LaneSampling) -> tuple[object, ...]:
+    values = {name: getattr(sampling, name) for name in _FORMATS}
+    if sampling.prompt_logprobs is None:
+        values["prompt_logprobs"] = -1
+    return tuple(values.values())

@@ -21,6 +21,10 @@ def _runner(logits=None, vocab_size=97):
     return ModelRunner(FakeModel(logits or hashed_logits(vocab_size)), token_cache(), limits(vocab_size))
 
 
+def _tell(logits, token_ids, num_top):
+    return row_logprobs(lambda first, last: logits[first:last], token_ids, num_top)
+
+
 _SAMPLINGS = [
     {},
     {"temperature": 0.5, "seed": 4},
@@ -55,13 +59,13 @@ def test_lanes_get_as_many_alternatives_as_they_asked_for():
 
 
 def test_impossible_tokens_get_the_floor():
-    told = row_logprobs(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
+    told = _tell(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
     assert told.chosen.tolist() == [FLOOR]
     assert told.top_token_ids.tolist() == [[0, 1, 2]] and told.top_logprobs.tolist() == [[0.0, FLOOR, FLOOR]]
 
 
 def test_equal_alternatives_are_ordered_by_token_id():
-    told = row_logprobs(torch.zeros(2, 200), np.array([7, 8]), 4)
+    told = _tell(torch.zeros(2, 200), np.array([7, 8]), 4)
     assert told.top_token_ids.tolist() == [[0, 1, 2, 3]] * 2
 
 
@@ -69,9 +73,9 @@ def test_equal_alternatives_are_ordered_by_token_id():
 def test_no_row_depends_on_its_company(vocab_size):
     logits = torch.randn(70, vocab_size, generator=torch.Generator().manual_seed(1)).bfloat16().float()
     token_ids = np.arange(70)
-    together = row_logprobs(logits, token_ids, 20)
+    together = _tell(logits, token_ids, 20)
     for part in (slice(0, 1), slice(69, 70), slice(3, 5), slice(2, 67)):
-        alone = row_logprobs(logits[part], token_ids[part], 20)
+        alone = _tell(logits[part], token_ids[part], 20)
         assert (alone.chosen == together.chosen[part]).all()
         assert (alone.top_token_ids == together.top_token_ids[part]).all() and (alone.top_logprobs == together.top_logprobs[part]).all()
 
