@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from control_plane.edge.access.access import ServerAccess
+from control_plane.edge.access.key_interceptor import KeyInterceptor
 from control_plane.edge.client_channel import SERVER_OPTIONS
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.context_limit import ContextLimit
@@ -22,14 +25,16 @@ _INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 #: Methods whose calls are counted.
 METHODS = tuple(method.name for service in (_INFERENCE, _ADMIN) for method in service.methods)
+_OPEN = ServerAccess()
 
 
 class ClientServer:
     """InferenceService, health and reflection. Ports are bound first, so that a taken one is known before a model is read."""
 
-    def __init__(self, host: str, port: int, calls: CallRecorder) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor(calls.observe_call)], options=SERVER_OPTIONS)
-        self.port = bind(self._server, host, port)
+    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
+        self._server = _server(calls, access)
+        self.port = bind(self._server, host, port, access.credentials)
+        self._access = access
         self._calls = calls
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self._following: asyncio.Task[None] | None = None
@@ -40,7 +45,8 @@ class ClientServer:
         await readiness.set(False)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((_INFERENCE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        if self._access.reflection:
+            reflection.enable_server_reflection((_INFERENCE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         await self._server.start()
         self._following = asyncio.create_task(readiness.follow(gauges, self._calls.observe_loop_lag))
 
@@ -57,18 +63,27 @@ class ClientServer:
 
 
 class AdminServer:
-    """AdminService on the loopback address."""
+    """AdminService, on a port of its own."""
 
-    def __init__(self, port: int, calls: CallRecorder) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor(calls.observe_call)], options=SERVER_OPTIONS)
-        self.port = bind(self._server, "127.0.0.1", port)
+    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
+        self._server = _server(calls, access)
+        self.port = bind(self._server, host, port, access.credentials)
+        self._access = access
 
     async def start(self, service: admin_pb2_grpc.AdminServiceServicer) -> None:
         """Serve."""
         admin_pb2_grpc.add_AdminServiceServicer_to_server(service, self._server)
-        reflection.enable_server_reflection((_ADMIN.full_name, reflection.SERVICE_NAME), self._server)
+        if self._access.reflection:
+            reflection.enable_server_reflection((_ADMIN.full_name, reflection.SERVICE_NAME), self._server)
         await self._server.start()
 
     async def stop(self) -> None:
         """Stop serving."""
         await self._server.stop(None)
+
+
+def _server(calls: CallRecorder, access: ServerAccess) -> grpc.aio.Server:
+    interceptors: list[grpc.aio.ServerInterceptor[Any, Any]] = [ErrorInterceptor(calls.observe_call)]
+    if access.keys is not None:
+        interceptors.insert(0, KeyInterceptor(access.keys, calls.observe_call))
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)

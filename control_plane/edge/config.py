@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from control_plane.core.options import SchedulerOptions
+from control_plane.edge.access.options import AccessOptions, access_options, add_access_options
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
-from pypto_serving.process.options import add_log_options, argument_parser
+from pypto_serving.process.address import is_loopback
+from pypto_serving.process.options import add_log_options, argument_parser, require_flags
 
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
@@ -34,9 +36,12 @@ class Config:
     default_sampling: Mapping[str, float]  # by field name; only those that were given
     host: str
     port: int
+    metrics_host: str
     metrics_port: int
     announce_port: int
+    admin_host: str
     admin_port: int | None
+    access: AccessOptions
     workers: tuple[str, ...]
     takeover: bool
     drain_seconds: float
@@ -52,9 +57,12 @@ def read_config(arguments: Sequence[str]) -> Config:
     parser.usage = "python -m control_plane --model DIR --worker HOST:PORT [options]"
     _add_model_options(parser)
     _add_network_options(parser)
+    add_access_options(parser)
     _add_scheduling_options(parser)
     add_log_options(parser)
-    return _config(parser.parse_args(arguments))
+    values = parser.parse_args(arguments)
+    _check_admin(parser, values)
+    return _config(values, access_options(parser, values))
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -71,9 +79,16 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=types.port, default=50051, help="port for clients; 0: any free port")
+    parser.add_argument("--metrics-host", metavar="HOST", help="address of /metrics, which asks for no key; default: --host")
     parser.add_argument("--metrics-port", type=types.port, default=9400, metavar="PORT", help="port of /metrics; 0: any free port")
     parser.add_argument("--announce-port", type=types.port, default=50052, metavar="PORT", help="port for workers that announce themselves")
-    parser.add_argument("--admin-port", type=types.port, metavar="PORT", help="port of the admin service, on 127.0.0.1 only; default: off")
+    parser.add_argument(
+        "--admin-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address of the admin service; others than this machine's own need a key and TLS",
+    )
+    parser.add_argument("--admin-port", type=types.port, metavar="PORT", help="port of the admin service; default: off")
     parser.add_argument(
         "--worker", type=types.address, action="append", default=[], metavar="HOST:PORT", help="worker to dial; can be repeated"
     )
@@ -107,7 +122,16 @@ def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _config(values: argparse.Namespace) -> Config:
+def _check_admin(parser: argparse.ArgumentParser, values: argparse.Namespace) -> None:
+    """Whoever locks one door wants no other one open."""
+    require_flags(parser, values, "--admin-key-file", "--admin-port")
+    if values.admin_port is not None and values.api_keys_file is not None and values.admin_key_file is None:
+        parser.error("--admin-port beside --api-keys-file needs --admin-key-file")
+    if not is_loopback(values.admin_host) and not (values.admin_key_file and values.tls_cert):
+        parser.error(f"--admin-host {values.admin_host} needs --admin-key-file and --tls-cert: other machines reach it")
+
+
+def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
     given = {field: getattr(values, f"default_{field}") for field in _SAMPLING_FLAGS}
     return Config(
         model=values.model,
@@ -116,9 +140,12 @@ def _config(values: argparse.Namespace) -> Config:
         default_sampling={field: value for field, value in given.items() if value is not None},
         host=values.host,
         port=values.port,
+        metrics_host=values.metrics_host or values.host,
         metrics_port=values.metrics_port,
         announce_port=values.announce_port,
+        admin_host=values.admin_host,
         admin_port=values.admin_port,
+        access=access,
         workers=tuple(values.worker),
         takeover=values.takeover,
         drain_seconds=values.drain_seconds,

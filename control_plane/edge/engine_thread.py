@@ -44,6 +44,7 @@ class EngineSettings:
     workers: Sequence[str]  # addresses to dial
     host: str
     announce_port: int
+    announce_credentials: grpc.ServerCredentials | None = None  # plain text
 
 
 class EngineThread:
@@ -155,7 +156,7 @@ class EngineThread:
         registry = WorkerRegistry(settings.links, Surroundings(engine, self._link_metrics, time.monotonic))
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
-        port = bind(server, settings.host, settings.announce_port)
+        port = bind(server, settings.host, settings.announce_port, settings.announce_credentials)
         beat = asyncio.create_task(self._beat())
         try:
             await server.start()

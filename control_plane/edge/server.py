@@ -11,12 +11,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from control_plane.edge.access.access import Access
+from control_plane.edge.access.exposure import exposures
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import Config
 from control_plane.edge.engine_thread import EngineSettings, EngineThread
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
+from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.link_recorder import LinkRecorder
 from control_plane.edge.model_directory import read_model
 from control_plane.edge.served_model import ServedModel
@@ -54,12 +57,13 @@ class ControlPlane:
         started_at = time.monotonic()
         config = self._config
         async with AsyncExitStack() as cleanup:
-            server = ClientServer(config.host, config.port, self._calls)
+            access = Access(config.access)
+            server = ClientServer(config.host, config.port, self._calls, access.for_clients())
             cleanup.push_async_callback(server.stop, 0.0)
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
-            engine = EngineThread(self._engine_settings(model), self._engine_metrics, self._link_metrics)
+            engine = EngineThread(self._engine_settings(model, access), self._engine_metrics, self._link_metrics)
             live = RequestStreams(asyncio.get_running_loop(), engine)
-            endpoint = serve_metrics(self._metrics(engine), config.host, config.metrics_port)
+            endpoint = serve_metrics(self._metrics(engine, access), config.metrics_host, config.metrics_port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
             ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
@@ -67,17 +71,20 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             await server.start(self._service(model, encoder, live, engine), self._context_limit, lambda: engine.gauges)
             if config.admin_port is not None:
-                ports["admin"] = await self._start_admin(config.admin_port, engine, cleanup)
+                ports["admin"] = await self._start_admin(config.admin_port, engine, access, cleanup)
             gc.collect()
             gc.freeze()
             seconds = round(time.monotonic() - started_at, 2)
-            addresses = {name: f"{config.host}:{port}" for name, port in ports.items()}
+            hosts = {"metrics": config.metrics_host, "admin": config.admin_host}
+            addresses = {name: f"{hosts.get(name, config.host)}:{port}" for name, port in ports.items()}
+            for exposure in exposures(config):
+                _log.warning(exposure)
             _log.info("serving", extra={**addresses, "model": model.name, "seconds": seconds})
             self.ports = ports
             return await self._serve(server, engine, live)
 
-    async def _start_admin(self, port: int, engine: EngineThread, cleanup: AsyncExitStack) -> int:
-        admin = AdminServer(port, self._calls)
+    async def _start_admin(self, port: int, engine: EngineThread, access: Access, cleanup: AsyncExitStack) -> int:
+        admin = AdminServer(self._config.admin_host, port, self._calls, access.for_operators())
         cleanup.push_async_callback(admin.stop)
         await admin.start(AdminService(engine, self._stop.drain.set))
         return admin.port
@@ -106,19 +113,21 @@ class ControlPlane:
             _log.warning("requests cut off", extra={"requests": len(live)})
             live.fail_all("the engine failed" if engine.failed.done() else "the server is shutting down")
 
-    def _engine_settings(self, model: ServedModel) -> EngineSettings:
+    def _engine_settings(self, model: ServedModel, access: Access) -> EngineSettings:
         config = self._config
         return EngineSettings(
             scheduler=config.scheduler,
             engine=config.engine,
-            links=LinkSettings(self._instance_id, model.fingerprint, takeover=config.takeover),
+            links=LinkSettings(self._instance_id, model.fingerprint, access.to_workers(), takeover=config.takeover),
             workers=config.workers,
             host=config.host,
             announce_port=config.announce_port,
+            announce_credentials=access.for_announcements(),
         )
 
-    def _metrics(self, engine: EngineThread) -> CollectorRegistry:
+    def _metrics(self, engine: EngineThread, access: Access) -> CollectorRegistry:
         registry = CollectorRegistry(auto_describe=False)
+        registry.register(access.metrics(PREFIX))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
         registry.register(ServerCollector(recorders, lambda: engine.gauges, lambda: self._context_limit.num_waiting))
         return registry

@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass, field
 
+from control_plane.edge.worker_link.channel import WorkerTls
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -25,10 +27,12 @@ class LinkSettings:
 
     control_plane_id: str  # new at every start of the process
     model_fingerprint: str
+    tls: WorkerTls | None = None  # plain text
     takeover: bool = False  # the first handshake with a worker takes it from another control plane
     redial: Backoff = field(default_factory=lambda: Backoff(0.02, 1.0))
     refused: Backoff = field(default_factory=lambda: Backoff(0.5, 5.0))  # the worker is there and does not want us
     connect_seconds: float = 1.0
     handshake_seconds: float = 5.0
-    min_hang_seconds: float = 3.0
+    min_hang_seconds: float = 3.0  # least and
+    max_hang_seconds: float = 60.0  # most time without progress that makes a worker with work a hung one
     max_unproven_streams: int = 3  # streams in a row that broke without an answer, until the session is given up

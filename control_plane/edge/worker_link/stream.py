@@ -7,7 +7,7 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
+from control_plane.edge.worker_link.channel import open_channel
 from control_plane.edge.worker_link.frames import FrameError
 from control_plane.edge.worker_link.knock import Answer, knock
 from control_plane.edge.worker_link.settings import LinkSettings
@@ -96,7 +96,7 @@ async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSetti
     answer = await knock(address, settings.connect_seconds)
     if answer is not Answer.OPEN:
         raise LinkBroken(answer.value, is_final=answer is Answer.REFUSED)
-    stream = FrameStream(grpc.aio.insecure_channel(address, options=WORKER_CHANNEL))
+    stream = FrameStream(open_channel(address, settings.tls))
     try:
         async with asyncio.timeout(settings.handshake_seconds):
             return stream, await stream.greet(hello)

@@ -34,3 +34,14 @@ def add_log_options(parser: configargparse.ArgumentParser) -> None:
     formats, levels = ("auto", "text", "json"), ("debug", "info", "warning", "error")
     parser.add_argument("--log-format", choices=formats, default="auto", help="of the log's lines; auto: text on a terminal, else JSON")
     parser.add_argument("--log-level", choices=levels, default="info", help="least severe event to log")
+
+
+def require_flags(parser: argparse.ArgumentParser, values: argparse.Namespace, flag: str, *needed: str) -> None:
+    """End with exit code 2 when `flag` is given without all of the `needed` ones."""
+    missing = [other for other in needed if getattr(values, _destination(other)) is None]
+    if getattr(values, _destination(flag)) is not None and missing:
+        parser.error(f"{flag} needs {' and '.join(missing)}")
+
+
+def _destination(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

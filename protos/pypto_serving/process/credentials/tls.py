@@ -57,8 +57,8 @@ def server_credentials(tls: ReloadedTls) -> grpc.ServerCredentials:
         served = newest
         return _configuration(newest)
 
-    asks_for_certificates = served.ca is not None
-    return grpc.dynamic_ssl_server_credentials(_configuration(served), fetch, require_client_authentication=asks_for_certificates)
+    first, asks_for_certificates = _configuration(served), served.ca is not None
+    return grpc.dynamic_ssl_server_credentials(first, fetch, asks_for_certificates)  # type: ignore[arg-type]  # None is allowed
 
 
 def channel_credentials(contents: TlsContents) -> grpc.ChannelCredentials:

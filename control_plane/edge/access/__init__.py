@@ -1,0 +1,1 @@
+"""Who may use a control plane: certificates and keys."""
