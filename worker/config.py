@@ -8,12 +8,11 @@ from pathlib import Path
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.options import add_log_options, argument_parser
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from worker.host_cores import num_host_cores
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
 _MAX_THREADS = 1024  # OpenMP crashes where it can not start as many as it is told to
-_MAX_LANES = 65536
-_MIN_LEASE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-lanes", type=types.between(1, _MAX_LANES), default=256, metavar="N", help="most sequences held at once")
+    parser.add_argument("--max-lanes", type=types.between(1, MAX_LANES), default=256, metavar="N", help="most sequences held at once")
     parser.add_argument("--max-step-tokens", type=types.positive, default=512, metavar="N", help="most tokens in a step")
     parser.add_argument("--max-steps-in-flight", type=types.positive, default=2, metavar="N", help="most steps sent and not yet answered")
     parser.add_argument(
@@ -96,7 +95,7 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-port", type=types.port, metavar="PORT", default=9401, help="port of /metrics; 0: any free one")
     parser.add_argument(
         "--lease-seconds",
-        type=types.seconds_from(_MIN_LEASE_SECONDS),
+        type=types.seconds_from(MIN_LEASE_SECONDS),
         default=10.0,
         metavar="S",
         help="an owner silent for this long loses the worker",

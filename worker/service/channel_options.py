@@ -1,14 +1,13 @@
 """Options of the worker's gRPC server and of its channel to a control plane."""
 
 from pypto_serving.process.listening import EXCLUSIVE_PORT
+from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 
 Options = tuple[tuple[str, int], ...]
 
-_MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-
 _MESSAGE_SIZES: Options = (
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 
 # They only clear away dead connections: owners are watched by their lease. keepalive_timeout_ms alone took a minute to notice a frozen

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, pack_floats, pack_ids, unpack_floats, unpack_ids
+from pypto_serving.wire.contract import MAX_ALTERNATIVES, MAX_NAME_LENGTH
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.step import CacheGroup, LaneAdmission, LaneError, LaneSampling, PromptTokenLogprobs, StepInput, StepOutput, TokenLogprobs
 
-PROTOCOL_VERSION = 1
-
-_MAX_NAME_LENGTH = 256
 _MAX_UINT32 = 0xFFFFFFFF
 
 
@@ -48,8 +46,8 @@ def check_hello(hello: pb.Hello) -> None:
         raise FrameError("hello.model_fingerprint: empty; it has to be that of the model served")
     for field in ("control_plane_id", "model_fingerprint", "resume_incarnation"):
         length = len(getattr(hello, field))
-        if length > _MAX_NAME_LENGTH:
-            raise FrameError(f"hello.{field}: {length} characters, limit {_MAX_NAME_LENGTH}")
+        if length > MAX_NAME_LENGTH:
+            raise FrameError(f"hello.{field}: {length} characters, limit {MAX_NAME_LENGTH}")
         if not getattr(hello, field).isprintable():
             raise FrameError(f"hello.{field}: {getattr(hello, field)!r} is not printable")
 
@@ -257,8 +255,8 @@ def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
     _check_range(f"{field}.repetition_penalty", sampling.repetition_penalty, 0.0, math.inf)
     if sampling.repetition_penalty == 0.0:
         raise FrameError(f"{field}.repetition_penalty: 0, it has to be positive")
-    _check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, vocab_size)
-    _check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, vocab_size)
+    _check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    _check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
     bias_token_ids, bias_values = _bias(sampling, vocab_size)
     return LaneSampling(
         temperature=sampling.temperature,

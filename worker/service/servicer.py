@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service import frames
@@ -201,8 +202,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except FrameError as error:
             self._metrics.count_broken_frame()
             raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
-        if hello.protocol_version != frames.PROTOCOL_VERSION:
-            version = f"hello.protocol_version: {hello.protocol_version}, this worker speaks {frames.PROTOCOL_VERSION}"
+        if hello.protocol_version != PROTOCOL_VERSION:
+            version = f"hello.protocol_version: {hello.protocol_version}, this worker speaks {PROTOCOL_VERSION}"
             raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, version)
         if hello.model_fingerprint != self._description.model_fingerprint:
             model = f"hello.model_fingerprint: {hello.model_fingerprint}, this worker has model {self._description.model_fingerprint}"

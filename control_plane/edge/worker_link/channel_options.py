@@ -3,10 +3,9 @@
 Dead peers are found by our own frames (see watchdog), not by HTTP/2 keepalive: a worker whose Python loop is blocked still answers pings.
 """
 
-ChannelOptions = tuple[tuple[str, int], ...]
+from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 
-#: The first message of a session carries whole prompts; prompt log probabilities come back in bulk.
-MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+ChannelOptions = tuple[tuple[str, int], ...]
 
 #: Every dial takes a fresh channel, so that gRPC's own backoff never delays it; the reconnect times only keep the first attempt short.
 WORKER_CHANNEL: ChannelOptions = (

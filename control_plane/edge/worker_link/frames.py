@@ -1,15 +1,13 @@
-"""Steps and handshakes as frames of the worker protocol."""
+"""Steps as frames of the worker protocol."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import CacheGroup, LaneAdmission, Step, WorkerDescription
+from control_plane.core.step import LaneAdmission, Step
 from pypto_serving.wire.columns import U32, pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
-
-PROTOCOL_VERSION = 1
 
 
 class FrameError(ValueError):
@@ -46,48 +44,6 @@ def reset_frame(epoch: int) -> worker_pb2.ExecuteRequest:
 def heartbeat_frame(epoch: int) -> worker_pb2.ExecuteRequest:
     """Encode a Heartbeat."""
     return worker_pb2.ExecuteRequest(epoch=epoch, heartbeat=worker_pb2.Heartbeat())
-
-
-def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
-    """Read a worker's description out of its Welcome; raises FrameError when it can not be true."""
-    limits = welcome.limits
-    for field in ("vocab_size", "max_model_len", "max_lanes", "max_step_tokens", "max_steps_in_flight", "lease_ms", "num_partitions"):
-        _require_positive(f"limits.{field}", getattr(limits, field))
-    _require_positive("epoch", welcome.epoch)
-    _require_positive("number of cache_groups", len(welcome.cache_groups))
-    if not welcome.incarnation:
-        raise FrameError("incarnation is empty")
-    return WorkerDescription(
-        address=address,
-        incarnation=welcome.incarnation,
-        epoch=welcome.epoch,
-        numerics_id=welcome.numerics_id,
-        vocab_size=limits.vocab_size,
-        max_model_len=limits.max_model_len,
-        max_lanes=limits.max_lanes,
-        max_step_tokens=limits.max_step_tokens,
-        max_steps_in_flight=limits.max_steps_in_flight,
-        lease_seconds=limits.lease_ms / 1000,
-        num_partitions=limits.num_partitions,
-        cache_groups=tuple(_cache_group(group) for group in welcome.cache_groups),
-    )
-
-
-def _require_positive(field: str, value: int) -> None:
-    if value <= 0:
-        raise FrameError(f"{field} is {value}, must be at least 1")
-
-
-def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:
-    for field in ("num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages"):
-        _require_positive(f"cache group {group.name!r}: {field}", getattr(group, field))
-    return CacheGroup(
-        name=group.name,
-        page_tokens=group.page_tokens,
-        num_pages=group.num_pages,
-        page_bytes=group.num_layers * group.rows_per_page * group.row_bytes,
-        window_tokens=group.window_tokens if group.HasField("window_tokens") else None,
-    )
 
 
 def _column(values: Sequence[int]) -> bytes:

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from control_plane.edge.worker_link.frames import PROTOCOL_VERSION, FrameError, describe, heartbeat_frame
+from control_plane.edge.worker_link.frames import FrameError, heartbeat_frame
 from control_plane.edge.worker_link.session import Surroundings, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.watchdog import Watchdog
+from control_plane.edge.worker_link.welcome import describe
 from control_plane.engine.ports import WorkerRefused
+from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class WorkerLink:
         self._was_in_session = False
         self._num_failed_dials = 0
         self._num_unproven_streams = 0
+        self._resume_by = 0.0  # when a session without a stream is given up
         self._nudge = asyncio.Event()
 
     @property
@@ -122,7 +125,13 @@ class WorkerLink:
             acked_step_id=session.acked_step_id if session else 0,
             model_fingerprint=self._settings.model_fingerprint,
         )
-        return await open_stream(self.address, hello, self._settings)
+        if session is None:
+            return await open_stream(self.address, hello, self._settings)
+        try:  # a dial that hangs must not outlive the session
+            async with asyncio.timeout(self._resume_by - self._surroundings.clock()):
+                return await open_stream(self.address, hello, self._settings)
+        except TimeoutError:
+            raise LinkBroken(f"silent for {session.watchdog.max_silence_seconds:.1f} s", is_final=True) from None
 
     def _require_alone(self, incarnation: str) -> None:
         other = self._address_in_session(incarnation)
@@ -147,6 +156,8 @@ class WorkerLink:
         finally:
             self._stream = None
             if self._session:
+                watchdog = self._session.watchdog
+                self._resume_by = self._surroundings.clock() + watchdog.max_silence_seconds - watchdog.silence_seconds
                 self._session.detach()
             await stream.close()
 
@@ -170,7 +181,7 @@ class WorkerLink:
         if welcome.model_fingerprint != self._settings.model_fingerprint:
             raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._settings.model_fingerprint!r}")
         description = describe(self.address, welcome)
-        watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds)
+        watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds, self._settings.max_hang_seconds)
         session = WorkerSession(description, watchdog, self._surroundings)
         self._session = session
         self._was_in_session = True
@@ -216,11 +227,8 @@ class WorkerLink:
             self._note(f"stream broke: {error}")
 
     def _note_failed_dial(self, error: LinkBroken) -> None:
-        session = self._session
-        if session:
-            lease_is_over = self._surroundings.clock() - session.heard_at > session.description.lease_seconds
-            if error.is_final or lease_is_over:
-                self.lose(str(error))
+        if self._session and error.is_final:
+            self.lose(str(error))
         self._num_failed_dials += 1
         self._is_refused = error.is_refusal
         self._note(str(error))

@@ -10,9 +10,10 @@ class Watchdog:
     Time is told in ticks, so that a pause of our own event loop, during which nothing could be heard, is not held against the worker.
     """
 
-    def __init__(self, lease_seconds: float, min_hang_seconds: float) -> None:
-        self._max_silence_seconds = lease_seconds / 2
+    def __init__(self, lease_seconds: float, min_hang_seconds: float, max_hang_seconds: float) -> None:
+        self.max_silence_seconds = lease_seconds / 2
         self._min_hang_seconds = min_hang_seconds
+        self._max_hang_seconds = max_hang_seconds
         self._silence_seconds = 0.0
         self._stalled_seconds = 0.0
         self._progress = 0
@@ -36,7 +37,7 @@ class Watchdog:
     @property
     def tick_seconds(self) -> float:
         """How often to call tick; both limits are several ticks long."""
-        return min(self._max_silence_seconds, self._min_hang_seconds) / 10
+        return min(self.max_silence_seconds, self._min_hang_seconds) / 10
 
     def heard(self) -> None:
         """A frame arrived."""
@@ -58,7 +59,7 @@ class Watchdog:
         elapsed_seconds = min(elapsed_seconds, 2 * self.tick_seconds)
         self._silence_seconds += elapsed_seconds
         self._stalled_seconds = self._stalled_seconds + elapsed_seconds if has_work else 0.0
-        if self._silence_seconds >= self._max_silence_seconds:
+        if self._silence_seconds >= self.max_silence_seconds:
             return f"silent for {self._silence_seconds:.1f} s"
         if self.is_stalled:
             return f"hangs: no progress for {self._stalled_seconds:.1f} s"
@@ -66,4 +67,5 @@ class Watchdog:
 
     @property
     def _max_stalled_seconds(self) -> float:
-        return max(self._min_hang_seconds, _SLOWEST_UNITS * self._slowest_unit_seconds)
+        # A worker that once stood still (SIGSTOP, a machine that slept) remembers that as its slowest unit: hence the upper limit.
+        return max(self._min_hang_seconds, min(_SLOWEST_UNITS * self._slowest_unit_seconds, self._max_hang_seconds))

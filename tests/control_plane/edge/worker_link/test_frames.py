@@ -1,13 +1,11 @@
-"""Encoding of steps and reading of handshakes."""
+"""Encoding of steps."""
 
-import pytest
 from fakes.lane_admission import admission
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneChunk, PageGrowth, PageTrim, Step
-from control_plane.edge.worker_link.frames import FrameError, describe, step_frame
+from control_plane.edge.worker_link.frames import step_frame
 from pypto_serving.wire.columns import NO_PAGE, unpack_floats, unpack_ids
-from pypto_serving.worker.v1 import worker_pb2
 
 
 def _ids(column: bytes) -> list[int]:
@@ -51,31 +49,3 @@ def test_admission_carries_everything():
 def test_absent_prompt_logprobs_stay_absent():
     (message,) = step_frame(Step(1, 0, admissions=[admission()]), epoch=1).step.admissions
     assert not message.sampling.HasField("prompt_logprobs")
-
-
-def _welcome() -> worker_pb2.Welcome:
-    limits = worker_pb2.WorkerLimits(
-        vocab_size=9, max_model_len=9, max_lanes=9, max_step_tokens=9, max_steps_in_flight=2, lease_ms=9, num_partitions=1
-    )
-    group = worker_pb2.CacheGroup(name="full", num_layers=3, page_tokens=4, rows_per_page=4, row_bytes=10, num_pages=8)
-    return worker_pb2.Welcome(epoch=1, incarnation="a", limits=limits, cache_groups=[group])
-
-
-def test_description_counts_bytes_of_a_page_over_its_layers():
-    (group,) = describe("host:1", _welcome()).cache_groups
-    assert (group.page_bytes, group.window_tokens) == (120, None)
-
-
-@pytest.mark.parametrize("field", ["vocab_size", "max_lanes", "max_steps_in_flight", "lease_ms", "num_partitions"])
-def test_limit_of_zero_is_refused_by_name(field):
-    welcome = _welcome()
-    setattr(welcome.limits, field, 0)
-    with pytest.raises(FrameError, match=field):
-        describe("host:1", welcome)
-
-
-def test_empty_cache_group_is_refused_by_name():
-    welcome = _welcome()
-    welcome.cache_groups[0].num_pages = 0
-    with pytest.raises(FrameError, match="'full': num_pages is 0"):
-        describe("host:1", welcome)

@@ -16,25 +16,31 @@ def _ticks_until_verdict(watchdog: Watchdog, has_work: bool, limit: int = 1000) 
 
 
 def test_silence_of_half_a_lease_is_the_end():
-    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3), has_work=False)
+    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60), has_work=False)
     assert seconds == pytest.approx(5, abs=0.4)
     assert verdict.startswith("silent")
 
 
 def test_work_without_progress_is_the_end():
-    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3), has_work=True)
+    seconds, verdict = _ticks_until_verdict(Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60), has_work=True)
     assert seconds == pytest.approx(3, abs=0.4)
     assert verdict.startswith("hangs")
 
 
 def test_slow_layers_buy_time():
-    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
     watchdog.progressed(1, slowest_unit_us=2_000_000)
     assert _ticks_until_verdict(watchdog, has_work=True)[0] == pytest.approx(20, abs=0.4)
 
 
+def test_a_worker_that_once_stood_still_is_not_trusted_for_ever():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
+    watchdog.progressed(1, slowest_unit_us=3_600_000_000)
+    assert _ticks_until_verdict(watchdog, has_work=True)[0] == pytest.approx(60, abs=0.4)
+
+
 def test_progress_and_answers_start_the_count_again():
-    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
     for progress in range(100):
         watchdog.heard()
         assert watchdog.tick(0.5, has_work=True) is None
@@ -44,14 +50,14 @@ def test_progress_and_answers_start_the_count_again():
 
 
 def test_idle_worker_does_not_hang():
-    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
     for _ in range(1000):
         watchdog.heard()
         assert watchdog.tick(watchdog.tick_seconds, has_work=False) is None
 
 
 def test_pause_of_our_own_loop_is_not_held_against_the_worker():
-    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3)
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
     assert watchdog.tick(3600, has_work=True) is None
 
 

@@ -1,0 +1,69 @@
+"""What a worker says of itself, checked: a worker that is beside itself must not take the control plane down."""
+
+from control_plane.core.step import CacheGroup, WorkerDescription
+from control_plane.edge.worker_link.frames import FrameError
+from pypto_serving.wire.contract import MAX_CACHE_GROUPS, MAX_LANES, MAX_NAME_LENGTH, MAX_PAGES, MAX_VOCAB_SIZE, MIN_LEASE_SECONDS
+from pypto_serving.worker.v1 import worker_pb2
+
+_MAX_UINT32 = 2**32 - 1
+_BOUNDS = {
+    "vocab_size": (1, MAX_VOCAB_SIZE),
+    "max_model_len": (1, _MAX_UINT32),
+    "max_lanes": (1, MAX_LANES),
+    "max_step_tokens": (1, _MAX_UINT32),
+    "max_steps_in_flight": (1, _MAX_UINT32),
+    "lease_ms": (int(MIN_LEASE_SECONDS * 1000), _MAX_UINT32),
+    "num_partitions": (1, MAX_PAGES),
+}
+
+
+def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
+    """Read a worker's description out of its Welcome; raises FrameError when it can not be true."""
+    limits = welcome.limits
+    for field, (low, high) in _BOUNDS.items():
+        _require_between(f"limits.{field}", getattr(limits, field), low, high)
+    _require_between("epoch", welcome.epoch, 1, 2**64 - 1)
+    _require_between("number of cache_groups", len(welcome.cache_groups), 1, MAX_CACHE_GROUPS)
+    for field in ("incarnation", "model_fingerprint", "numerics_id"):
+        _require_name(field, getattr(welcome, field))
+    groups = tuple(_cache_group(group) for group in welcome.cache_groups)
+    _require_between("number of pages", limits.num_partitions * sum(group.num_pages for group in groups), 1, MAX_PAGES)
+    return WorkerDescription(
+        address=address,
+        incarnation=welcome.incarnation,
+        epoch=welcome.epoch,
+        numerics_id=welcome.numerics_id,
+        vocab_size=limits.vocab_size,
+        max_model_len=limits.max_model_len,
+        max_lanes=limits.max_lanes,
+        max_step_tokens=limits.max_step_tokens,
+        max_steps_in_flight=limits.max_steps_in_flight,
+        lease_seconds=limits.lease_ms / 1000,
+        num_partitions=limits.num_partitions,
+        cache_groups=groups,
+    )
+
+
+def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:
+    _require_name("cache group", group.name)
+    for field in ("num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages"):
+        _require_between(f"cache group {group.name!r}: {field}", getattr(group, field), 1, _MAX_UINT32)
+    if group.HasField("window_tokens"):
+        _require_between(f"cache group {group.name!r}: window_tokens", group.window_tokens, 1, _MAX_UINT32)
+    return CacheGroup(
+        name=group.name,
+        page_tokens=group.page_tokens,
+        num_pages=group.num_pages,
+        page_bytes=group.num_layers * group.rows_per_page * group.row_bytes,
+        window_tokens=group.window_tokens if group.HasField("window_tokens") else None,
+    )
+
+
+def _require_between(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise FrameError(f"{field} is {value}, must be from {low} to {high}")
+
+
+def _require_name(field: str, name: str) -> None:
+    if not (0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()):
+        raise FrameError(f"{field} is {name[:MAX_NAME_LENGTH]!r}, must be 1 to {MAX_NAME_LENGTH} printable characters")

@@ -1,0 +1,63 @@
+"""Reading of handshakes."""
+
+import pytest
+
+from control_plane.edge.worker_link.frames import FrameError
+from control_plane.edge.worker_link.welcome import describe
+from pypto_serving.worker.v1 import worker_pb2
+
+
+def _welcome() -> worker_pb2.Welcome:
+    limits = worker_pb2.WorkerLimits(
+        vocab_size=9, max_model_len=9, max_lanes=9, max_step_tokens=9, max_steps_in_flight=2, lease_ms=900, num_partitions=1
+    )
+    group = worker_pb2.CacheGroup(name="full", num_layers=3, page_tokens=4, rows_per_page=4, row_bytes=10, num_pages=8)
+    return worker_pb2.Welcome(epoch=1, incarnation="a", model_fingerprint="f", numerics_id="n", limits=limits, cache_groups=[group])
+
+
+def test_description_counts_bytes_of_a_page_over_its_layers():
+    (group,) = describe("host:1", _welcome()).cache_groups
+    assert (group.page_bytes, group.window_tokens) == (120, None)
+
+
+@pytest.mark.parametrize(
+    "field", ["vocab_size", "max_model_len", "max_lanes", "max_step_tokens", "max_steps_in_flight", "lease_ms", "num_partitions"]
+)
+def test_limit_of_zero_is_refused_by_name(field):
+    welcome = _welcome()
+    setattr(welcome.limits, field, 0)
+    with pytest.raises(FrameError, match=f"limits.{field} is 0, must be from"):
+        describe("host:1", welcome)
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "max_lanes", "num_partitions"])
+def test_limit_that_no_worker_has_is_refused_by_name(field):
+    welcome = _welcome()
+    setattr(welcome.limits, field, 2**32 - 1)
+    with pytest.raises(FrameError, match=f"limits.{field} is 4294967295, must be from 1 to"):
+        describe("host:1", welcome)
+
+
+@pytest.mark.parametrize("field", ["num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages", "window_tokens"])
+def test_empty_cache_group_is_refused_by_name(field):
+    welcome = _welcome()
+    setattr(welcome.cache_groups[0], field, 0)
+    with pytest.raises(FrameError, match=f"'full': {field} is 0"):
+        describe("host:1", welcome)
+
+
+def test_more_pages_than_books_can_be_kept_on_are_refused():
+    welcome = _welcome()
+    welcome.cache_groups[0].num_pages = 2**20
+    welcome.limits.num_partitions = 17
+    with pytest.raises(FrameError, match="number of pages is 17825792, must be from 1 to 16777216"):
+        describe("host:1", welcome)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\nb"])
+@pytest.mark.parametrize("field", ["incarnation", "model_fingerprint", "numerics_id"])
+def test_name_that_is_none_is_refused(field, name):
+    welcome = _welcome()
+    setattr(welcome, field, name)
+    with pytest.raises(FrameError, match=f"{field} is .*, must be 1 to 256 printable characters"):
+        describe("host:1", welcome)
