@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
 _JOIN_SECONDS = 5.0
 _BEAT_SECONDS = 0.1
+_PICTURE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class EngineSettings:
 
 
 class EngineThread:
-    """Every public method belongs to the clients' event loop; `gauges` and `seconds_since_turn` may be read anywhere.
+    """Every public method belongs to the clients' event loop, but those that look at the state may be called on any thread.
 
     Implements the calls' EnginePort.
     """
@@ -67,6 +68,18 @@ class EngineThread:
     def gauges(self) -> EngineGauges:
         """The engine's latest picture."""
         return self._engine.gauges if self._engine else EngineGauges()
+
+    def fresh_gauges(self) -> EngineGauges:
+        """A picture of this moment, or the latest one if the engine's event loop does not turn.
+
+        Waits for that loop for a moment: for a scrape, on a thread of its own.
+        """
+        picture: Future[EngineGauges] = Future()
+        if self._engine:
+            self._soon(lambda engine: picture.set_result(engine.renew_gauges()))
+            with contextlib.suppress(TimeoutError):
+                return picture.result(_PICTURE_SECONDS)
+        return self.gauges
 
     def seconds_since_turn(self) -> float:
         """How long ago the engine's event loop was last seen to turn; a loop that is well is never behind by more than some 0.2 s.

@@ -47,6 +47,7 @@ class Engine:
         self._stopping = False
         self._healthy = True
         self._turn_failed = False
+        self._metrics_failing = False
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -138,7 +139,7 @@ class Engine:
         outputs = self._requests.take_outputs()
         if outputs:
             self._guard(lambda: self._sink.publish(outputs))
-        self._guard(self._tell_stats)
+        self._tell_stats()
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
         self._gauges_stale = True
@@ -148,7 +149,14 @@ class Engine:
     def _tell_stats(self) -> None:
         for sequence in self._scheduler.take_started():
             self._stats.started(sequence)
-        self._stats.tell(self._scheduler.counters)
+        try:
+            self._stats.tell(self._scheduler.counters)
+        except Exception:  # no request is to suffer from it
+            if not self._metrics_failing:
+                _logger.exception("metrics failed; the figures of some passes are lost")
+            self._metrics_failing = True
+        else:
+            self._metrics_failing = False
 
     def _guard(self, call: Callable[[], None]) -> None:
         """Let nobody whom we tell something stop the loop."""
@@ -210,6 +218,11 @@ class Engine:
     @property
     def gauges(self) -> EngineGauges:
         """The latest picture; may be read on any thread."""
+        return self._gauges
+
+    def renew_gauges(self) -> EngineGauges:
+        """Take the picture anew."""
+        self._take_gauges(self._clock())
         return self._gauges
 
     def snapshot(self, with_sequences: bool = False) -> EngineState:

@@ -42,10 +42,10 @@ class EngineStats:
         self.observed.device_seconds.append(result.device_seconds)
         if outcome.continued:
             self.observed.device_idle_seconds.append(result.idle_seconds)
-        self.observed.generation_tokens += len(outcome.tokens)
 
     def generated(self, generation: Generation, now: float) -> None:
         """A token of a choice arrived."""
+        self.observed.generation_tokens += 1
         if generation.first_token_time is None:
             generation.first_token_time = now
             if not generation.sequence.is_resume:

@@ -148,10 +148,10 @@ def make_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> Generati
 class Bench:
     """An engine with fake workers, driven by hand."""
 
-    def __init__(self, *descriptions, engine_options: EngineOptions | None = None, **scheduler_options) -> None:
+    def __init__(self, *descriptions, engine_options: EngineOptions | None = None, metrics=None, **scheduler_options) -> None:
         self.clock = FakeClock()
         self.sink = RecordingSink()
-        self.metrics = RecordingMetrics()
+        self.metrics = metrics or RecordingMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**scheduler_options))
         self.engine = Engine(self.scheduler, self.sink, self.metrics, engine_options, self.clock)
         self.workers: list[FakeWorker] = []

@@ -51,7 +51,9 @@ class EngineRecorder:
     def observe(self, observed: PassObservation) -> None:
         """See EngineMetrics."""
         for field in _COUNTS:
-            self._counts[field] += getattr(observed, field)
+            increment = getattr(observed, field)
+            assert increment >= 0, f"{field} falls by {-increment}"
+            self._counts[field] += increment
         for outcome in (*observed.finished, *observed.failed):
             self._outcomes[(outcome.value,)] += 1
         for field, values in self._histograms.items():

@@ -1,8 +1,10 @@
 """The border between the clients' event loop and the engine's thread."""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from fakes.engine_doubles import make_request
@@ -12,22 +14,84 @@ from control_plane.edge.engine_thread import EngineSettings, EngineThread
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.link_recorder import LinkRecorder
 from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.engine.engine import Engine
+from control_plane.engine.metrics_port import EngineGauges
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Output
+from control_plane.engine.ports import Failure, Output, RequestFailed
 
 
-class Discard:
+class Outputs:
+    """Keeps what the engine tells."""
+
+    def __init__(self) -> None:
+        self.failed: list[RequestFailed] = []
+
     def publish(self, outputs: Sequence[Output]) -> None:
-        pass
+        self.failed += [output for output in outputs if isinstance(output, RequestFailed)]
 
 
 @pytest.fixture
-async def thread() -> AsyncIterator[EngineThread]:
+def outputs() -> Outputs:
+    return Outputs()
+
+
+@pytest.fixture
+async def thread(outputs: Outputs) -> AsyncIterator[EngineThread]:
     settings = EngineSettings(SchedulerOptions(), EngineOptions(), LinkSettings("ours", "model"), [], "127.0.0.1", 0)
     thread = EngineThread(settings, EngineRecorder(), LinkRecorder())
-    await thread.start(Discard())
+    await thread.start(outputs)
     yield thread
     await thread.stop()
+
+
+@contextmanager
+def blocked(thread: EngineThread) -> Iterator[None]:
+    """While the engine's event loop does not turn."""
+    entered, gate = threading.Event(), threading.Event()
+
+    def block(engine: Engine) -> None:
+        entered.set()
+        gate.wait()
+
+    thread._soon(block)
+    entered.wait()
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def test_a_request_can_be_held_let_go_and_ended(thread: EngineThread, outputs: Outputs) -> None:
+    thread.submit(make_request())
+    thread.hold("r")
+    assert await thread.call(lambda engine: engine.snapshot(with_sequences=True).sequences[0].is_held)
+    thread.unhold("r")
+    assert not await thread.call(lambda engine: engine.snapshot(with_sequences=True).sequences[0].is_held)
+    thread.end("r", Failure.DEADLINE_EXCEEDED, "too late")
+    while not outputs.failed:
+        await asyncio.sleep(0.01)
+    assert outputs.failed == [RequestFailed("r", Failure.DEADLINE_EXCEEDED, "too late")]
+
+
+async def test_a_loop_that_does_not_turn_can_be_seen(thread: EngineThread) -> None:
+    with blocked(thread):
+        while thread.seconds_since_turn() < 0.5:
+            await asyncio.sleep(0.01)
+    while thread.seconds_since_turn() >= 0.5:
+        await asyncio.sleep(0.01)
+
+
+async def test_met_05_a_scrape_shows_this_moment(thread: EngineThread) -> None:
+    await asyncio.to_thread(thread.fresh_gauges)
+    thread.submit(make_request())
+    assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 1
+    thread.abort("r")
+    assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 0
+
+
+async def test_a_scrape_of_a_blocked_engine_shows_the_last_picture(thread: EngineThread) -> None:
+    with blocked(thread):
+        assert await asyncio.to_thread(thread.fresh_gauges) == EngineGauges()
 
 
 async def test_a_call_returns_or_raises_what_its_function_does(thread: EngineThread) -> None:

@@ -308,13 +308,13 @@ def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
     bench.scheduler.check_integrity()
 
 
-def test_listeners_that_fail_do_not_stop_the_loop(monkeypatch):
+def test_a_sink_that_fails_does_not_stop_the_loop(monkeypatch):
     bench = Bench()
-    bench.submit(max_tokens=20)
+    bench.submit("r", max_tokens=20)
     bench.run(2)
+    bench.submit("other")
     with monkeypatch.context() as patch:
-        patch.setattr(bench.metrics, "observe", lambda observed: 1 / 0)
-        bench.worker.run_step()
+        patch.setattr(bench.sink, "publish", lambda outputs: 1 / 0)
         bench.engine.turn()
     assert not bench.engine.snapshot().gauges.healthy
     bench.engine.turn()
@@ -475,12 +475,12 @@ class SelfRunningWorker(FakeWorker):
 
 
 async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
-    metrics = RecordingMetrics()
-    engine = Engine(Scheduler(), RecordingSink(), metrics, EngineOptions(gauge_seconds=0.01))
+    sink = RecordingSink()
+    engine = Engine(Scheduler(), sink, RecordingMetrics(), EngineOptions(gauge_seconds=0.01))
     running = asyncio.create_task(engine.run())
     with monkeypatch.context() as patch:
-        patch.setattr(metrics, "observe", lambda observed: 1 / 0)
-        engine.worker_joined(SelfRunningWorker(engine))
+        patch.setattr(sink, "publish", lambda outputs: 1 / 0)
+        engine.submit(make_request())
         while engine.gauges.healthy:
             await asyncio.sleep(0.01)
     while not engine.gauges.healthy:
