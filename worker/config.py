@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pypto_serving.process import argument_types as types
+from pypto_serving.process.address import is_loopback
+from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
 from pypto_serving.process.options import add_log_options, argument_parser
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
@@ -26,6 +29,8 @@ class WorkerConfig:
     threads: int
     host: str
     port: int
+    tls: TlsFiles | None
+    metrics_host: str
     metrics_port: int
     max_lanes: int
     max_step_tokens: int
@@ -39,6 +44,11 @@ class WorkerConfig:
     advertise: str | None
     log_format: str
     log_level: str
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether anybody on another machine may take the worker over."""
+        return not is_loopback(self.host) and (self.tls is None or self.tls.ca is None)
 
     def advertised_address(self, port: int) -> str:
         """host:port under which a control plane finds the worker that is bound to `port`."""
@@ -55,9 +65,11 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     _add_capacity_options(parser)
     _add_network_options(parser)
     add_log_options(parser)
-    values = vars(parser.parse_args(arguments))
-    values.pop("config")
-    config = WorkerConfig(**values)
+    parsed = parser.parse_args(arguments)
+    tls = server_tls_files(parser, parsed)
+    values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}
+    values["metrics_host"] = parsed.metrics_host or parsed.host
+    config = WorkerConfig(**values, tls=tls)
     _check(config)
     return config
 
@@ -92,6 +104,8 @@ def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
 def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=types.port, metavar="PORT", default=50061, help="gRPC port; 0: any free one")
+    add_server_tls_options(parser, "control planes, also the one announced to,")
+    parser.add_argument("--metrics-host", metavar="HOST", help="address of /metrics, which asks for no key; default: --host")
     parser.add_argument("--metrics-port", type=types.port, metavar="PORT", default=9401, help="port of /metrics; 0: any free one")
     parser.add_argument(
         "--lease-seconds",

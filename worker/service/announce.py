@@ -6,6 +6,7 @@ import logging
 import grpc
 import grpc.aio
 
+from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.channel_options import CHANNEL_OPTIONS
@@ -18,20 +19,35 @@ _MAX_BACKOFF_SECONDS = 5.0
 
 
 class Announcer:
-    """Repeats an announcement before its lease runs out, for ever. Only changes are logged: heard, and not heard any more."""
+    """Repeats an announcement before its lease runs out, for ever. Only changes are logged: heard, and not heard any more.
 
-    def __init__(self, control_plane: str, address: str, incarnation: str) -> None:
+    Both ends show a certificate if the worker asks control planes for theirs; otherwise announcements are plain text.
+    """
+
+    def __init__(self, control_plane: str, address: str, incarnation: str, tls: ReloadedTls | None = None) -> None:
         self._control_plane = control_plane
+        self._tls = tls
         self._request = pb.AnnounceRequest(address=address, incarnation=incarnation)
         self._is_heard: bool | None = None
         self._backoff_seconds = _MIN_WAIT_SECONDS
 
     async def run(self) -> None:
         """Announce until cancelled."""
-        async with grpc.aio.insecure_channel(self._control_plane, options=CHANNEL_OPTIONS) as channel:
-            stub = worker_pb2_grpc.AnnounceServiceStub(channel)
-            while True:
-                await asyncio.sleep(await self._announce(stub))
+        while True:
+            async with self._open_channel() as channel:
+                stub = worker_pb2_grpc.AnnounceServiceStub(channel)
+                pause = await self._announce(stub)
+                while self._is_heard:
+                    await asyncio.sleep(pause)
+                    pause = await self._announce(stub)
+            await asyncio.sleep(pause)
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        """A channel that shows and trusts what the certificate files say now."""
+        contents = self._tls.current() if self._tls else None
+        if contents is None or contents.ca is None:
+            return grpc.aio.insecure_channel(self._control_plane, options=CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(self._control_plane, channel_credentials(contents), options=CHANNEL_OPTIONS)
 
     async def _announce(self, stub: "worker_pb2_grpc.AnnounceServiceAsyncStub") -> float:
         """Announce once; returns the seconds to wait before the next time."""

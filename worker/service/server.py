@@ -10,10 +10,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from pypto_serving.process.credentials.metrics import CredentialCollector
+from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
@@ -45,10 +48,10 @@ class WorkerServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
         """Serve on host:port and return the bound port; raises StartUpError when the port is taken."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        bound = bind(self._server, host, port)
+        bound = bind(self._server, host, port, credentials)
         await self._server.start()
         self._timekeeper = asyncio.create_task(self._servicer.keep_time())
         self._timekeeper.add_done_callback(self._timekeeper_ended)
@@ -87,9 +90,11 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
     started_at = time.monotonic()
     async with AsyncExitStack() as cleanup:
         check_port(config.host, config.port)
+        tls = watch_tls("tls", config.tls) if config.tls else None
         metrics = WorkerMetrics()
+        metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
         metrics.watch_progress(progress)
-        endpoint = serve_metrics(metrics.registry, config.host, config.metrics_port)
+        endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port)
         cleanup.callback(endpoint.close)
         loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))
         if not await _completed_before(loading, stop):
@@ -101,12 +106,12 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         load_seconds = time.monotonic() - started_at
         _expose(metrics, loaded, load_seconds)
         server = WorkerServer(servicer)
-        port = await server.start(config.host, config.port)
+        port = await server.start(config.host, config.port, server_credentials(tls) if tls else None)
         gc.collect()
         gc.freeze()
         _log_start(config, loaded, port=port, metrics_port=endpoint.port, load_seconds=load_seconds)
         if config.announce:
-            announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation)
+            announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)
             cleanup.callback(asyncio.create_task(announcer.run()).cancel)
         return await _serve(server, servicer, stop, config.drain_seconds)
 
@@ -158,7 +163,7 @@ def _expose(metrics: WorkerMetrics, loaded: LoadedRunner, load_seconds: float) -
 def _log_start(config: WorkerConfig, loaded: LoadedRunner, *, port: int, metrics_port: int, load_seconds: float) -> None:
     facts = {
         "address": f"{config.host}:{port}",
-        "metrics": f"{config.host}:{metrics_port}",
+        "metrics": f"{config.metrics_host}:{metrics_port}",
         "model": str(config.model),
         "architecture": loaded.architecture,
         "pages": sum(group.num_pages for group in loaded.cache_groups),
@@ -166,4 +171,6 @@ def _log_start(config: WorkerConfig, loaded: LoadedRunner, *, port: int, metrics
         "numerics_id": loaded.numerics_id,
         "load_seconds": round(load_seconds, 2),
     }
+    if config.is_exposed:
+        _log.warning(f"everybody who reaches {config.host} may use this worker: give it --tls-client-ca, --tls-cert and --tls-key")
     _log.info("serving", extra=facts)

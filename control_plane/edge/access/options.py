@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from pypto_serving.process.credentials.tls import TlsFiles
+from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
 from pypto_serving.process.options import require_flags
 

@@ -8,15 +8,7 @@ from pathlib import Path
 import grpc
 
 from pypto_serving.process.credentials.reloaded_files import FileRefused, ReloadedFiles
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The files of one end of a connection. `ca` signs the certificates that the other end must show."""
-
-    cert: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
+from pypto_serving.process.credentials.tls_files import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pypto_serving.process.credentials.tls import TlsFiles
+from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.options import require_flags
 
 
