@@ -1,7 +1,6 @@
 """The gRPC servers of a control plane: one for clients, and on request one for operators."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -15,8 +14,7 @@ from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
-from control_plane.edge.service.readiness import Readiness
-from control_plane.engine.metrics_port import EngineGauges
+from control_plane.edge.service.readiness import EngineSigns, Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.listening import bind
@@ -37,29 +35,31 @@ class ClientServer:
         self._access = access
         self._calls = calls
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+        self._readiness: Readiness | None = None
         self._following: asyncio.Task[None] | None = None
 
-    async def start(self, service: InferenceService, context_limit: ContextLimit, gauges: Callable[[], EngineGauges]) -> None:
+    async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineSigns) -> None:
         """Serve, NOT_SERVING first."""
-        readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
-        await readiness.set(False)
+        readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
+        await readiness.start()
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
             reflection.enable_server_reflection((_INFERENCE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         await self._server.start()
-        self._following = asyncio.create_task(readiness.follow(gauges, self._calls.observe_loop_lag))
+        self._following = asyncio.create_task(readiness.follow(engine, self._calls.observe_loop_lag))
 
     async def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
-        if self._following:
-            self._following.cancel()
-        await self._health.enter_graceful_shutdown()
+        if self._readiness:
+            await self._readiness.drain()
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop serving; calls get `grace_seconds` to end."""
         await self.drain()
         await self._server.stop(grace_seconds)
+        if self._following:
+            self._following.cancel()
 
 
 class AdminServer:

@@ -69,7 +69,7 @@ class ControlPlane:
             ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
             encoder = PromptEncoder(model)
             cleanup.callback(encoder.close)
-            await server.start(self._service(model, encoder, live, engine), self._context_limit, lambda: engine.gauges)
+            await server.start(self._service(model, encoder, live, engine), self._context_limit, engine)
             if config.admin_port is not None:
                 ports["admin"] = await self._start_admin(config.admin_port, engine, access, cleanup)
             gc.collect()
@@ -94,9 +94,9 @@ class ControlPlane:
         ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         told_to_stop.cancel()
+        await server.drain()
         self._context_limit.close()
         live.close()
-        await server.drain()
         await self._drain(engine, live)
         await server.stop(0.0 if self._stop.at_once.is_set() else _LAST_WRITES_SECONDS)
         _log.info("stopped")

@@ -65,10 +65,12 @@ class ScriptedEngine:
         self.failure: RequestFailed | None = None
         self.sink: OutputSink
         self.submitted: list[GenerationRequest] = []
-        self.aborted: list[str] = []
+        self.ended: dict[str, Failure] = {}  # by `end`
+        self.held: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._paces: dict[str, asyncio.Event] = {}
 
     def submit(self, request: GenerationRequest) -> None:
         self.submitted.append(request)
@@ -76,14 +78,24 @@ class ScriptedEngine:
             self.sink.publish([replace(self.failure, request_id=request.request_id)])
         else:
             self.sink.publish([RequestAccepted(request.request_id)])
+            self._paces[request.request_id] = asyncio.Event()
+            self._paces[request.request_id].set()
             self._tasks[request.request_id] = asyncio.get_running_loop().create_task(self._generate(request))
 
-    def abort(self, request_id: str) -> None:
+    def hold(self, request_id: str) -> None:
+        self.held.add(request_id)
+        self._paces[request_id].clear()
+
+    def unhold(self, request_id: str) -> None:
+        self.held.discard(request_id)
+        self._paces[request_id].set()
+
+    def end(self, request_id: str, failure: Failure, message: str) -> None:
         task = self._tasks.pop(request_id, None)
         if task is not None and not task.done():
-            self.aborted.append(request_id)
+            self.ended[request_id] = failure
             task.cancel()
-            self.sink.publish([RequestFailed(request_id, Failure.CANCELLED, "aborted")])
+            self.sink.publish([RequestFailed(request_id, failure, message)])
 
     async def _generate(self, request: GenerationRequest) -> None:
         choice = request.choices[0]
@@ -95,6 +107,7 @@ class ScriptedEngine:
         index = len(choice.resumed_token_ids)
         for token_id in self.script[index:]:
             await self.gate.wait()
+            await self._paces[request.request_id].wait()
             await asyncio.sleep(0)
             if index == request.max_tokens:
                 break
@@ -134,6 +147,10 @@ class FakeControlPlane:
     server: ClientServer
     channel: grpc.aio.Channel
     gauges: EngineGauges = field(default_factory=EngineGauges)
+    engine_lag_seconds: float = 0.0
+
+    def seconds_since_turn(self) -> float:
+        return self.engine_lag_seconds
 
     @property
     def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
@@ -171,7 +188,7 @@ async def fake_control_plane(
             plane.join_worker()
         facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.gauges.workers), lambda: limit.tokens)
         service = InferenceService(model, encoder, Admission(model, encoder, limit), live, facts)
-        await server.start(service, limit, lambda: plane.gauges)
+        await server.start(service, limit, plane)
         try:
             yield plane
         finally:

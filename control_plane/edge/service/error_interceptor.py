@@ -4,13 +4,14 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import InternalError, InvalidArgument, RequestError
 
 _log = logging.getLogger(__name__)
@@ -18,19 +19,23 @@ _log = logging.getLogger(__name__)
 #: Details travel percent-encoded in a header, whose size is limited.
 _MAX_DETAIL_BYTES = 2000
 
-#: A client's own clock ends its call a little before ours would.
-_DEADLINE_TOLERANCE_SECONDS = 0.05
+#: A status goes out behind the messages before it, which a client that does not read never takes.
+_STATUS_SECONDS = 5.0
+
+_OURS = "/pypto_serving."
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_Handler = Callable[[Any, _Context], Awaitable[Any]]
+_Handler = Callable[[Any, _Context], Any]
+_Parser = Callable[[bytes], Any]
 #: Takes the name of a method and the status of one call of it.
 CallObserver = Callable[[str, grpc.StatusCode], None]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Converts errors of our own services, and reports the status of every call. Handlers are coroutines, streaming ones too.
+    """Converts errors of every service, and reports the status of each call of ours.
 
-    Requests are parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback.
+    Requests are parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback. Handlers of one request are
+    coroutines, those of a stream of requests async generators.
     """
 
     def __init__(self, observe_call: CallObserver) -> None:
@@ -43,44 +48,97 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Wrap the handler."""
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/pypto_serving."):
+        if handler is None:
             return handler
         method = handler_call_details.method.rpartition("/")[2]
-        make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-        behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        parse: Any = handler.request_deserializer
-        wrapped: Any = self._wrap(method, parse, behaviour)
-        return make(wrapped, response_serializer=handler.response_serializer)
+        observe = self._observe_call if handler_call_details.method.startswith(_OURS) else _ignore
+        call = _Call(method, handler.request_deserializer or _as_it_is, observe)
+        return _wrapped(handler, call)
 
-    def _wrap(self, method: str, parse: Callable[[bytes], Any], behaviour: _Handler) -> _Handler:
+
+class _Call:
+    """Runs handlers of one method."""
+
+    def __init__(self, method: str, parse: _Parser, observe: CallObserver) -> None:
+        self._method = method
+        self._parse = parse
+        self._observe = observe
+
+    def of_one(self, behaviour: _Handler) -> _Handler:
+        """The handler of a method that takes one request."""
+
         async def call(serialized: bytes, context: _Context) -> Any:
+            deadline = Deadline(context.time_remaining())
             request = None
             try:
-                request = _parsed(method, parse, serialized)
+                request = self._parsed(serialized)
                 response = await behaviour(request, context)
-            except asyncio.CancelledError:
-                self._observe_call(method, _cancellation(context))
-                raise
-            except RequestError as error:
-                self._observe_call(method, error.code)
-                await _refuse(context, error)
-            except Exception:
-                request_id = _request_id(request)
-                _log.exception("call failed", extra={"method": method, "request_id": request_id})
-                self._observe_call(method, InternalError.code)
-                await _refuse(context, InternalError(f"internal error in {method}, request {request_id}; the server's log says more"))
-            self._observe_call(method, grpc.StatusCode.OK)
+            except BaseException as error:
+                await self._end(error, deadline, request, context)
+            self._observe(self._method, grpc.StatusCode.OK)
             return response
 
         return call
 
+    def of_many(self, behaviour: _Handler) -> _Handler:
+        """The handler of a method that takes a stream of requests and answers with another."""
 
-def _parsed(method: str, parse: Callable[[bytes], Any], serialized: bytes) -> Any:
-    try:
-        return parse(serialized)
-    except DecodeError as error:
-        _log.debug("request not parsed", extra={"method": method, "error": str(error)})
-        raise InvalidArgument(f"the request is not a valid {method}Request") from None
+        async def call(serialized: AsyncIterator[bytes], context: _Context) -> AsyncIterator[Any]:
+            deadline = Deadline(context.time_remaining())
+            try:
+                async for response in behaviour(self._each_parsed(serialized), context):
+                    yield response
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                await self._end(error, deadline, None, context)
+            self._observe(self._method, grpc.StatusCode.OK)
+
+        return call
+
+    async def _end(self, error: BaseException, deadline: Deadline, request: Any, context: _Context) -> NoReturn:
+        """End a call that failed."""
+        if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception | asyncio.CancelledError):
+            raise error  # the handler itself, or the interpreter, has ended it
+        if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
+            self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED)
+            raise asyncio.CancelledError from None
+        if not isinstance(error, RequestError):
+            request_id = _request_id(request)
+            _log.error("call failed", exc_info=error, extra={"method": self._method, "request_id": request_id})
+            error = InternalError(f"internal error in {self._method}, request {request_id}; the server's log says more")
+        self._observe(self._method, error.code)
+        await _refuse(context, error)
+
+    def _parsed(self, serialized: bytes) -> Any:
+        try:
+            return self._parse(serialized)
+        except DecodeError as error:
+            _log.debug("request not parsed", extra={"method": self._method, "error": str(error)})
+            raise InvalidArgument(f"the request is not a valid {self._method}Request") from None
+
+    async def _each_parsed(self, serialized: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for message in serialized:
+            yield self._parsed(message)
+
+
+def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.RpcMethodHandler[Any, Any]":
+    behaviours: Any = handler
+    serializer: Any = handler.response_serializer
+    if handler.request_streaming:
+        assert handler.response_streaming, "no service takes many requests for one answer"
+        return grpc.stream_stream_rpc_method_handler(call.of_many(behaviours.stream_stream), response_serializer=serializer)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(call.of_one(behaviours.unary_stream), response_serializer=serializer)
+    return grpc.unary_unary_rpc_method_handler(call.of_one(behaviours.unary_unary), response_serializer=serializer)
+
+
+def _ignore(method: str, code: grpc.StatusCode) -> None:
+    """Only calls of our own services are counted."""
+
+
+def _as_it_is(serialized: bytes) -> bytes:
+    return serialized
 
 
 def _request_id(request: Any) -> str:
@@ -88,16 +146,13 @@ def _request_id(request: Any) -> str:
     return getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
 
 
-def _cancellation(context: _Context) -> grpc.StatusCode:
-    """gRPC cancels a handler when its client went away, and when the deadline has passed."""
-    remaining = context.time_remaining()
-    expired = remaining is not None and remaining < _DEADLINE_TOLERANCE_SECONDS
-    return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
-
-
 async def _refuse(context: _Context, error: RequestError) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
     metadata: tuple[tuple[str, str], ...] = ()
     if error.retry_after_seconds is not None:
         metadata = (("retry-after-ms", str(math.ceil(error.retry_after_seconds * 1000))),)
-    await context.abort(error.code, details, metadata)
+    try:
+        async with asyncio.timeout(_STATUS_SECONDS):
+            await context.abort(error.code, details, metadata)
+    except TimeoutError:
+        raise asyncio.CancelledError from None  # gRPC keeps the status for a client that reads on, or drops it with the connection

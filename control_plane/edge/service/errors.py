@@ -1,5 +1,6 @@
 """Errors that a client sees: one class per gRPC status. Messages name field, value and limit."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import grpc
@@ -47,6 +48,10 @@ class ResourceExhausted(RequestError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class ReaderTooSlow(ResourceExhausted):
+    """The client has taken nothing for too long."""
+
+
 class Unavailable(RequestError):
     """The server drains, or has no worker."""
 
@@ -65,6 +70,12 @@ class Cancelled(RequestError):
     code = grpc.StatusCode.CANCELLED
 
 
+class DeadlineExceeded(RequestError):
+    """The client's deadline has passed."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 class Unimplemented(RequestError):
     """This server can not do that yet."""
 
@@ -77,13 +88,15 @@ class InternalError(RequestError):
     code = grpc.StatusCode.INTERNAL
 
 
-_BY_FAILURE: dict[Failure, type[RequestError]] = {
+_BY_FAILURE: Mapping[Failure, type[RequestError]] = {
     Failure.INVALID_ARGUMENT: InvalidArgument,
     Failure.ALREADY_EXISTS: AlreadyExists,
     Failure.QUEUE_FULL: ResourceExhausted,
     Failure.UNAVAILABLE: Unavailable,
     Failure.ABORTED: Aborted,
     Failure.CANCELLED: Cancelled,
+    Failure.DEADLINE_EXCEEDED: DeadlineExceeded,
+    Failure.READER_TOO_SLOW: ReaderTooSlow,
     Failure.INTERNAL: InternalError,
 }
 
@@ -91,3 +104,8 @@ _BY_FAILURE: dict[Failure, type[RequestError]] = {
 def error_of(failed: RequestFailed) -> RequestError:
     """The error that tells a client how its request failed in the engine."""
     return _BY_FAILURE[failed.failure](failed.message, failed.retry_after_seconds)
+
+
+def failure_of(error: RequestError) -> Failure:
+    """What the engine counts when a call ends a request with this error."""
+    return next((failure for failure, kind in _BY_FAILURE.items() if kind is type(error)), Failure.INTERNAL)

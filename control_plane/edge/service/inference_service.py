@@ -9,13 +9,14 @@ import grpc.aio
 
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import InvalidArgument
+from control_plane.edge.service.event_writer import EventWriter
 from control_plane.edge.service.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, whole_response
-from control_plane.engine.ports import Output
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.
@@ -50,25 +51,31 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> inference_pb2.GenerateResponse:
         """Answer once, when every choice has finished."""
+        deadline = Deadline(context.time_remaining())
+        self._live.require_open()
         admitted = await self._admission.admit(request.spec)
-        collected: list[Output] = []
-        async with self._live.open(admitted.request) as stream:
-            while outputs := await stream.take():
-                collected += outputs
-        return whole_response(admitted.started, collected, self._responses)
+        async with self._live.open(admitted.request, deadline) as stream:
+            outputs = await stream.whole()
+        return whole_response(admitted.started, outputs, self._responses)
 
     async def GenerateStream(  # type: ignore[override]  # a coroutine that writes: gRPC cancels it wherever it waits
         self, request: inference_pb2.GenerateStreamRequest, context: _Context
     ) -> None:
         """Write one Started, any number of Delta, one Finished per choice."""
+        deadline = Deadline(context.time_remaining())
+        self._live.require_open()
         admitted = await self._admission.admit(request.spec)
         gatherer = DeltaGatherer(self._responses, admitted.started.effective.output.stream_interval)
-        async with self._live.open(admitted.request) as stream:
+        async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
             await stream.accepted()
-            await context.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
-            while outputs := await stream.take():
-                for event in gatherer.events(outputs):
-                    await context.write(event)
+            await context.send_initial_metadata(())  # by itself: a status can not follow it while it waits together with a message
+            writer = EventWriter(context, self._live.limits.slow_reader_seconds, lambda: self._live.give_up(stream))
+            with writer.watched():
+                await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
+                while outputs := await stream.take():
+                    for event in gatherer.events(outputs):
+                        await writer.write(event)
+                        stream.written(len(event.delta.token_ids))
 
     async def Tokenize(self, request: inference_pb2.TokenizeRequest, context: _Context) -> inference_pb2.TokenizeResponse:
         """Token ids of a text or a chat."""

@@ -6,25 +6,37 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from control_plane.edge.service.errors import AlreadyExists, Unavailable
+import grpc.aio
+
+from control_plane.edge.service.backlog import Backlog
+from control_plane.edge.service.deadline import Deadline
+from control_plane.edge.service.errors import AlreadyExists, Cancelled, ReaderTooSlow, RequestError, Unavailable, failure_of
 from control_plane.edge.service.request_stream import RequestStream
+from control_plane.edge.service.stream_limits import StreamLimits
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
 
 
 class EnginePort(Protocol):
-    """What calls need of the engine; usable on the clients' event loop."""
+    """What calls need of the engine; usable on the clients' event loop. What it is told of a request that is not live is ignored."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Hand a request over."""
 
-    def abort(self, request_id: str) -> None:
+    def hold(self, request_id: str) -> None:
+        """Let a request pause: its client is slow."""
+
+    def unhold(self, request_id: str) -> None:
+        """Let a request go on."""
+
+    def end(self, request_id: str, failure: Failure, message: str) -> None:
         """End a request if it is live; its RequestFailed follows."""
 
 
 class RequestStreams:
     """All requests that the engine has, by id. Implements the engine's OutputSink; the rest belongs to the clients' event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, limits: StreamLimits | None = None) -> None:
+        self.limits = limits or StreamLimits()
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
@@ -35,47 +47,92 @@ class RequestStreams:
         """Calls that have not got, or not handed on, everything yet."""
         return self._num_open
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server drains."""
+        return self._is_closed
+
+    def require_open(self) -> None:
+        """Raise Unavailable once the server drains."""
+        if self._is_closed:
+            raise Unavailable("the server is shutting down")
+
     def publish(self, outputs: Sequence[Output]) -> None:
         """See OutputSink: called on the engine's thread, one hop to ours for the whole pass."""
         self._loop.call_soon_threadsafe(self._deliver, outputs)
 
     @asynccontextmanager
-    async def open(self, request: GenerationRequest) -> AsyncIterator[RequestStream]:
-        """Submit a request; it is aborted when the block is left before its end. Raises AlreadyExists and Unavailable."""
+    async def open(self, request: GenerationRequest, deadline: Deadline, waits_for_client: bool = False) -> AsyncIterator[RequestStream]:
+        """Submit a request; it ends when the block is left before its end. Raises AlreadyExists and Unavailable.
+
+        With `waits_for_client` it is held while too much of its output is not written.
+        """
         await self._free_id(request)
-        if self._is_closed:
-            raise Unavailable("the server is shutting down")
-        stream = self._streams[request.request_id] = RequestStream(request)
+        self.require_open()
+        stream = self._streams[request.request_id] = self._stream(request, waits_for_client)
         self._num_open += 1
+        failure = Failure.CANCELLED
         try:
             self._engine.submit(request)
-            yield stream
+            async with stream.interruptible():
+                yield stream
+        except BaseException as error:
+            failure = _failure(error, deadline)
+            raise
         finally:
             self._num_open -= 1
             if not stream.ended.is_set():
-                self._engine.abort(request.request_id)
+                self._engine.end(request.request_id, failure, "its call has ended")
 
     def abort(self, request_id: str) -> bool:
         """End a request; returns whether it was live."""
         if request_id not in self._streams:
             return False
-        self._engine.abort(request_id)
+        self._engine.end(request_id, Failure.CANCELLED, "request aborted")
         return True
 
+    def give_up(self, stream: RequestStream) -> None:
+        """End the call of a client that takes nothing."""
+        seconds = self.limits.slow_reader_seconds
+        reason = ReaderTooSlow(f"the client has read nothing for {seconds:g} s, which is the limit")
+        stream.interrupt(Unavailable("the server is shutting down, and the client reads too slowly") if self._is_closed else reason)
+
     def close(self) -> None:
-        """Take no more requests."""
+        """Take no more requests, and wait for no slow client."""
         self._is_closed = True
+        for stream in list(self._streams.values()):
+            if stream.backlog.is_held:
+                self.give_up(stream)
 
     def fail_all(self, message: str) -> None:
         """End every request with UNAVAILABLE, whatever the engine does."""
         self._deliver([RequestFailed(request_id, Failure.UNAVAILABLE, message) for request_id in list(self._streams)])
+
+    def _stream(self, request: GenerationRequest, waits_for_client: bool) -> RequestStream:
+        request_id = request.request_id
+
+        def hold() -> None:
+            if self._is_closed:
+                self.give_up(stream)
+            else:
+                self._engine.hold(request_id)
+
+        def unhold() -> None:
+            if not stream.ended.is_set():  # the id may be another's by now
+                self._engine.unhold(request_id)
+
+        max_tokens = self.limits.max_unwritten_tokens if waits_for_client else None
+        stream = RequestStream(request, Backlog(max_tokens, hold, unhold))
+        return stream
 
     async def _free_id(self, request: GenerationRequest) -> None:
         """A live request with this id goes if the newcomer takes it over, and has its key."""
         while (live := self._streams.get(request.request_id)) is not None:
             if not (request.takes_over and hmac.compare_digest(live.request.resume_key, request.resume_key)):
                 raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request")
-            self._engine.abort(request.request_id)
+            reason = Cancelled("request taken over by a resume")
+            self._engine.end(request.request_id, Failure.CANCELLED, str(reason))
+            live.interrupt(reason)  # its client may have left without a word, in the middle of a write
             await live.ended.wait()
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
@@ -86,3 +143,10 @@ class RequestStreams:
             stream.put(output)
             if stream.ended.is_set():
                 del self._streams[output.request_id]
+
+
+def _failure(error: BaseException, deadline: Deadline) -> Failure:
+    """Why a request ends whose call has ended first."""
+    if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
+        return Failure.DEADLINE_EXCEEDED if deadline.has_passed else Failure.CANCELLED
+    return failure_of(error) if isinstance(error, RequestError) else Failure.INTERNAL

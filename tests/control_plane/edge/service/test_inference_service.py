@@ -125,7 +125,7 @@ async def test_can_03_a_call_that_ends_early_is_aborted(plane: FakeControlPlane,
         await stream.read()
         if way == "cancel":
             stream.cancel()
-    await until(lambda: plane.engine.aborted)
+    await until(lambda: plane.engine.ended)
     await until(lambda: not len(plane.live))
     code = "deadline_exceeded" if way == "deadline" else "cancelled"
     await until(lambda: plane.calls._calls[("Generate" if way == "unary" else "GenerateStream", code)] == 1)
@@ -167,7 +167,7 @@ async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: Fa
     started = (await first.read()).started
     error = await status_of(plane.events(**resume(started, [], key=b"guessed")))
     assert error.code() is grpc.StatusCode.ALREADY_EXISTS
-    assert not plane.engine.aborted
+    assert not plane.engine.ended
 
 
 async def test_a_resume_continues_on_a_server_that_never_saw_the_request(plane: FakeControlPlane) -> None:

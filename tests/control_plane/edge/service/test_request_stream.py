@@ -6,7 +6,9 @@ import pytest
 from fakes.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.service.errors import Aborted, AlreadyExists, Unavailable
+from control_plane.edge.service.backlog import Backlog
+from control_plane.edge.service.deadline import Deadline
+from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, Unavailable
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder
@@ -26,13 +28,19 @@ class SilentEngine:
     """Takes requests and does nothing."""
 
     def __init__(self) -> None:
-        self.aborted: list[str] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def submit(self, request: GenerationRequest) -> None:
         pass
 
-    def abort(self, request_id: str) -> None:
-        self.aborted.append(request_id)
+    def hold(self, request_id: str) -> None:
+        self.calls.append(("hold", request_id))
+
+    def unhold(self, request_id: str) -> None:
+        self.calls.append(("unhold", request_id))
+
+    def end(self, request_id: str, failure: Failure, message: str) -> None:
+        self.calls.append(("end", request_id, failure))
 
 
 def request(request_id: str = "x", takes_over: bool = False) -> GenerationRequest:
@@ -50,7 +58,7 @@ FINISHED = SequenceFinished("x", 0, FinishReason.LENGTH, None, 1, 3, 0, 0, 0.0, 
 
 
 async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() -> None:
-    stream = RequestStream(request())
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for output in (delta(0), delta(1), delta(2), FINISHED):
         stream.put(output)
     gatherer = DeltaGatherer(ResponseBuilder(byte_tokenizer()), stream_interval=1)
@@ -60,14 +68,14 @@ async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() 
 
 
 async def test_a_failure_is_raised_to_the_call() -> None:
-    stream = RequestStream(request())
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     stream.put(RequestFailed("x", Failure.ABORTED, "lost three workers"))
     with pytest.raises(Aborted, match="three workers"):
         await stream.take()
 
 
 async def test_output_before_a_failure_is_not_lost() -> None:
-    stream = RequestStream(request())
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for output in (delta(0), delta(1), RequestFailed("x", Failure.ABORTED, "lost three workers")):
         stream.put(output)
     assert await stream.take() == [delta(0), delta(1)]
@@ -77,7 +85,7 @@ async def test_output_before_a_failure_is_not_lost() -> None:
 
 async def test_output_of_a_pass_arrives_from_another_thread() -> None:
     live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
-    async with live.open(request()) as stream:
+    async with live.open(request(), Deadline(None)) as stream:
         await asyncio.to_thread(live.publish, [delta(0), FINISHED])
         assert await stream.take() == [delta(0), FINISHED]
         assert len(live) == 1
@@ -86,14 +94,14 @@ async def test_output_of_a_pass_arrives_from_another_thread() -> None:
 
 async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_forgotten_it() -> None:
     live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine())
-    async with live.open(request()):
+    async with live.open(request(), Deadline(None)):
         pass
-    assert engine.aborted == ["x"]
+    assert engine.calls == [("end", "x", Failure.CANCELLED)]
     with pytest.raises(AlreadyExists):
-        async with live.open(request()):
+        async with live.open(request(), Deadline(None)):
             pass
     live._deliver([RequestFailed("x", Failure.CANCELLED, "aborted")])
-    async with live.open(request()):
+    async with live.open(request(), Deadline(None)):
         assert len(live) == 1
 
 
@@ -102,9 +110,9 @@ async def test_two_takeovers_at_once_follow_each_other() -> None:
     order = []
 
     async def take_over(name: str) -> None:
-        async with live.open(request(takes_over=True)) as stream:
-            order.append(name)
-            with pytest.raises(Exception, match="gone"):
+        with pytest.raises(Cancelled):
+            async with live.open(request(takes_over=True), Deadline(None)) as stream:
+                order.append(name)
                 await stream.take()
 
     tasks = [asyncio.ensure_future(take_over(name)) for name in "abc"]
@@ -118,10 +126,10 @@ async def test_two_takeovers_at_once_follow_each_other() -> None:
 
 async def test_a_closed_server_takes_nothing_and_can_fail_everything() -> None:
     live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
-    async with live.open(request("y")) as stream:
+    async with live.open(request("y"), Deadline(None)) as stream:
         live.close()
         with pytest.raises(Unavailable):
-            async with live.open(request("z")):
+            async with live.open(request("z"), Deadline(None)):
                 pass
         live.fail_all("the end")
         with pytest.raises(Unavailable, match="the end"):
