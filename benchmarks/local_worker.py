@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from control_plane.core.step import Step, WorkerDescription
-from control_plane.edge.worker_link.frames import describe, step_frame
+from control_plane.edge.worker_link.frames import step_frame
 from control_plane.edge.worker_link.mirror import LaneMirror
 from control_plane.edge.worker_link.results import sampled_columns, step_result
+from control_plane.edge.worker_link.welcome import describe
 from control_plane.engine.ports import WorkerEvents
 from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config
@@ -58,10 +59,10 @@ class LocalWorker:
         if num_resets != self._num_resets:
             return
         self._mirror.apply(step)
-        sampled = sampled_columns(message, self._description.max_lanes, self._description.vocab_size)
+        sampled = sampled_columns(message, self._description)
         self._mirror.take(sampled)
         assert self._mirror.digest == message.digest, f"step {message.step_id}: the states differ"
-        self._events.step_done(self, step_result(message, sampled, self._mirror.prompts))
+        self._events.step_done(self, step_result(message, sampled, self._mirror.prompts, self._description))
 
 
 def load_local_runner(model: Path, flags: Sequence[str] = ()) -> LoadedRunner:

@@ -15,6 +15,7 @@ from benchmarks.local_worker import LocalWorker
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import Step
 from control_plane.engine.ports import SequenceFinished
+from pypto_serving.worker.v1 import worker_pb2
 from worker.limits import RunnerLimits
 from worker.loaded_runner import LoadedRunner
 from worker.models import Model
@@ -36,7 +37,9 @@ class Ask:
     max_tokens: int
     sampling: Mapping[str, float] = field(default_factory=dict)
     end_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
     priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,16 +98,31 @@ class HandWorker(LocalWorker):
 
     broken_rules = ()  # the runner refuses a step that breaks a rule
 
-    def __init__(self, loaded: LoadedRunner, events: Any, name: str) -> None:
+    def __init__(self, loaded: LoadedRunner, events: Any, name: str, junk: float | None = None) -> None:
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
+        self._cache, self._junk = loaded.runner._cache, junk
         super().__init__(loaded, self.jobs, events, name)
 
     def submit(self, step: Step) -> None:
         super().submit(step)
         self.history.append(step)
         self.max_in_flight = max(self.max_in_flight, len(self.jobs.waiting))
+
+    def _execute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+        if self._junk is not None:
+            self._spoil(next(step for step in reversed(self.history) if step.step_id == frame.step_id))
+        super()._execute(frame, num_resets)
+
+    def _spoil(self, step: Step) -> None:
+        """Fill the pages that the step hands out, and the scratch pages, with junk. For models with one cache group."""
+        (group,) = self._cache.groups
+        pages = [-1, *(growth.page_id for growth in step.growths)]
+        for admission in step.admissions:
+            pages += admission.page_tables[0][admission.num_computed_tokens // group.page_tokens :]
+        for tensor in (*self._cache.keys, *self._cache.values):
+            tensor[pages] = self._junk
 
     def reset(self) -> None:
         self.jobs.waiting.clear()
@@ -125,15 +143,18 @@ class HandWorker(LocalWorker):
 
 
 class RealBench(Bench):
-    """An engine with one worker on each of `models`, `num_pages` pages in each cache group; to be made inside an event loop."""
+    """An engine with one worker on each of `models`, `num_pages` pages in each cache group; to be made inside an event loop.
 
-    def __init__(self, *models: Model, num_pages: int = 192, **scheduler_options: Any) -> None:
-        self.recorder = LogitsRecorder()
+    Pages hold what somebody left there; with `junk` every page holds nothing else whenever it is handed out.
+    """
+
+    def __init__(self, *models: Model, num_pages: int = 192, junk: float | None = None, **scheduler_options: Any) -> None:
+        self.recorder, self.junk = LogitsRecorder(), junk
         self.num_pages, self.num_groups = num_pages, len(models[0].cache_groups)
         super().__init__(*(load_on(model, num_pages) for model in models), **scheduler_options)
 
     def join(self, description: LoadedRunner) -> HandWorker:
-        worker = HandWorker(description, self.engine, f"worker-{len(self.workers)}")
+        worker = HandWorker(description, self.engine, f"worker-{len(self.workers)}", self.junk)
         self.engine.worker_joined(worker)
         self.workers.append(worker)
         return worker
@@ -163,7 +184,8 @@ class RealBench(Bench):
 
     def send(self, ask: Ask, resumed: Sequence[int] = ()) -> None:
         """Submit a request."""
-        changes = {"max_tokens": ask.max_tokens, "end_token_ids": ask.end_token_ids, "priority": ask.priority}
+        names = ("max_tokens", "end_token_ids", "min_tokens", "priority", "cache_salt")
+        changes = {name: getattr(ask, name) for name in names}
         sampling = SamplingParams(seed=ask.seed, **ask.sampling)
         self.submit(str(ask.seed), ask.prompt, sampling=sampling, resumed=tuple(resumed), **changes)
 
@@ -194,6 +216,22 @@ class RealBench(Bench):
         return Outcome(tokens, self.recorder.logits[ask.seed], self.sink.finished[name, 0], len(resumed))
 
 
+class Crowd:
+    """A hook that sends short requests that go first whenever one request has got a lane: with few pages it loses its own."""
+
+    def __init__(self, seed: int, num_times: int) -> None:
+        self._seed, self._num_left = seed, num_times
+        self._ran = False
+
+    def __call__(self, bench: RealBench, round: int) -> None:
+        runs = bench.is_running(self._seed)
+        if runs and not self._ran and self._num_left:
+            self._num_left -= 1
+            for index in range(4):
+                bench.send(Ask(1000 + 10 * self._num_left + index, (index,) * 9, 16, priority=-1))
+        self._ran = runs
+
+
 def load_on(model: Model, num_pages: int) -> LoadedRunner:
     """A runner whose pages hold what somebody left there."""
     cache = model.allocate_cache([num_pages] * len(model.cache_groups))
@@ -204,7 +242,7 @@ def load_on(model: Model, num_pages: int) -> LoadedRunner:
         runner=ModelRunner(model, cache, limits),
         limits=limits,
         architecture=model.description.architecture,
-        model_fingerprint="",
+        model_fingerprint="made-up",
         numerics_id=model.numerics_id,
         cache_groups=cache.groups,
         kv_cache_bytes=0,

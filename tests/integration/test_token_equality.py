@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import TinyCheckpoint
-from engine_runs import Ask, Outcome, RealBench, load_on
+from engine_runs import Ask, Crowd, Outcome, RealBench, load_on
 
 from worker.models import Model, Placement, load_model
 
@@ -171,27 +171,11 @@ async def test_generated_pages_are_hit_in_a_second_turn_and_change_nothing(subje
 # Preemption
 
 
-class _Crowd:
-    """Sends short requests that go first whenever one request has got a lane."""
-
-    def __init__(self, seed: int, num_times: int) -> None:
-        self._seed, self._num_left = seed, num_times
-        self._ran = False
-
-    def __call__(self, bench: RealBench, round: int) -> None:
-        runs = bench.is_running(self._seed)
-        if runs and not self._ran and self._num_left:
-            self._num_left -= 1
-            for index in range(4):
-                bench.send(Ask(1000 + 10 * self._num_left + index, (index,) * 9, 16, priority=-1))
-        self._ran = runs
-
-
 @pytest.mark.parametrize("options", [{}, {"prefix_caching": False}, {"max_steps_in_flight": 1, "max_step_tokens": 17}], ids=str)
 async def test_two_preemptions_change_nothing(subject: Subject, options: dict[str, int]) -> None:
     for ask in _FEW:
         bench = subject.bench(num_pages=-(-(len(ask.prompt) + ask.max_tokens) // _PAGE), **options)
-        outcomes = await bench.generate([ask], hook=_Crowd(ask.seed, 2))
+        outcomes = await bench.generate([ask], hook=Crowd(ask.seed, 2))
         subject.assert_same(outcomes)
         assert outcomes[ask.seed].finished.num_readmissions >= 2
 
