@@ -23,6 +23,11 @@ def _window_pages(group: CacheGroup) -> float:
     return -(-group.window_tokens // group.page_tokens) + 2
 
 
+def _first_entry(group: CacheGroup, num_tokens: int) -> int:
+    """First entry of a page table that the token after `num_tokens` tokens sees."""
+    return 0 if group.window_tokens is None else max(0, num_tokens - group.window_tokens) // group.page_tokens
+
+
 class KVCacheManager:
     """Pages of cache groups x partitions. Allocation is all-or-nothing over the groups.
 
@@ -68,6 +73,19 @@ class KVCacheManager:
             num_tokens -= self._alignment
         tables = tuple(self._hit_table(group, pool, hashes, num_tokens) for group, pool in zip(self._groups, pools, strict=True))
         return PrefixHit(partition, num_tokens, tables)
+
+    def prefix_of(self, pages: PageTables, max_tokens: int) -> PrefixHit:
+        """Longest part of a sequence's computed start, at most `max_tokens` tokens, with which another one of equal tokens can begin."""
+        num_tokens = max_tokens - max_tokens % self._alignment
+        while num_tokens and any(
+            _first_entry(group, num_tokens) < num_trimmed for group, num_trimmed in zip(self._groups, pages.num_trimmed, strict=True)
+        ):
+            num_tokens -= self._alignment
+        tables = []
+        for group, table in zip(self._groups, pages.tables, strict=True):
+            first = _first_entry(group, num_tokens)
+            tables.append((NO_PAGE,) * first + tuple(table[first : num_tokens // group.page_tokens]))
+        return PrefixHit(pages.partition, num_tokens, tuple(tables))
 
     def fits(self, hit: PrefixHit, num_tokens: int, keep_reserve: bool) -> bool:
         """Whether a sequence with this hit gets the pages for `num_tokens` tokens; `keep_reserve` leaves the watermark untouched."""
@@ -209,7 +227,7 @@ class KVCacheManager:
         for group, pool in zip(self._groups, pools, strict=True):
             if group.window_tokens is not None:
                 chain = hashes.first(group.page_tokens, num_tokens // group.page_tokens)
-                first = max(0, num_tokens - group.window_tokens) // group.page_tokens
+                first = _first_entry(group, num_tokens)
                 if any(pool.find(page_hash) is None for page_hash in chain[first : num_tokens // group.page_tokens]):
                     return False
         return True
@@ -217,7 +235,7 @@ class KVCacheManager:
     @staticmethod
     def _hit_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> tuple[int, ...]:
         end = num_tokens // group.page_tokens
-        first = 0 if group.window_tokens is None else max(0, num_tokens - group.window_tokens) // group.page_tokens
+        first = _first_entry(group, num_tokens)
         found = [pool.find(page_hash) for page_hash in hashes.first(group.page_tokens, end)[first:end]]
         return (NO_PAGE,) * first + tuple(page for page in found if page is not None)
 

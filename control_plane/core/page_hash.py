@@ -37,5 +37,12 @@ class PageHashes:
             chain.append(parent)
         return chain
 
+    def adopt(self, other: "PageHashes", num_tokens: int) -> None:
+        """Take over the hashes of the first `num_tokens` tokens from somebody who has the same ones."""
+        assert self._salt == other._salt
+        for page_tokens, chain in other._chains.items():
+            own = self._chains.setdefault(page_tokens, [])
+            own.extend(chain[len(own) : num_tokens // page_tokens])
+
     def _root(self, page_tokens: int) -> bytes:
         return hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()

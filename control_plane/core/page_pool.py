@@ -74,9 +74,9 @@ class PagePool:
         return page in self._cached
 
     def acquire(self, page: int) -> None:
-        """Add a reference to a page with a hash."""
-        assert self._hashes[page] is not None, "only pages with a hash are shared"
+        """Add a reference to a page that has a hash, or another one to a page that is referenced."""
         if self._references[page] == 0:
+            assert self._hashes[page] is not None, "a page without a hash has lost its content"
             if self._fences[page]:
                 self._fences[page] = 0
                 self.num_fenced -= 1

@@ -8,11 +8,13 @@ from operator import attrgetter
 
 from control_plane.core.kv_cache import KVCacheManager
 from control_plane.core.options import SchedulerOptions
-from control_plane.core.page_tables import PrefixHit
+from control_plane.core.page_tables import PageTables, PrefixHit
 from control_plane.core.sequence import Sequence
+from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
 
 _order = attrgetter("order")
+_num_tokens = attrgetter("num_tokens")
 
 
 class StateMismatch(Exception):
@@ -53,6 +55,7 @@ class SentStep:
     sent_time: float
     num_tokens: int
     continued: bool
+    has_masks: bool
     runs: list[tuple[Sequence, int, int, bool]]  # sequence, its generation, tokens computed after the step, whether it samples
 
 
@@ -86,6 +89,7 @@ class Replica:
         self._lanes: list[Sequence | None] = [None] * description.max_lanes
         self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
         self._released_lanes: list[int] = []
+        self._shared: dict[SiblingGroup, PageTables] = {}  # prompts that are kept for choices to come
 
     def abandon(self) -> None:
         """Drop every sequence without looking at it; the worker is to be reset."""
@@ -103,6 +107,11 @@ class Replica:
         """Sequences that a step in flight computes, each once."""
         runs = [(sequence, generation) for sent in self._in_flight for sequence, generation, *_ in sent.runs]
         return list(dict.fromkeys(sequence for sequence, generation in runs if sequence.generation == generation))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing happens here by itself."""
+        return not (self.running or self._in_flight)
 
     @property
     def takes_step(self) -> bool:
@@ -139,6 +148,35 @@ class Replica:
         self._released_lanes.append(sequence.lane)
         sequence.displace()
 
+    # Prompts of several choices
+
+    def find_prefix(self, sequence: Sequence, partition: int) -> PrefixHit:
+        """Longest start of a sequence whose KV lies in a partition, in the cache or kept for its group."""
+        hit = self.kv.find_prefix(sequence.hashes, partition, sequence.max_hit_tokens)
+        shared = self._shared.get(sequence.group) if sequence.group else None
+        if shared is None or shared.partition != partition:
+            return hit
+        return max(hit, self.kv.prefix_of(shared, sequence.max_hit_tokens), key=_num_tokens)
+
+    def share(self, leader: Sequence, group: SiblingGroup) -> None:
+        """Keep the prompt of a running sequence for its group, as far as its pages are full."""
+        hit = self.kv.prefix_of(leader.pages, leader.num_prompt_tokens)
+        if hit.num_tokens:
+            self._shared[group] = self.kv.admit(leader.hashes, hit, hit.num_tokens)
+
+    def unshare(self, group: SiblingGroup) -> None:
+        """Keep nothing for a group any more."""
+        pages = self._shared.pop(group, None)
+        if pages is not None:
+            self.kv.release(pages)
+
+    def give_way(self, partition: int) -> bool:
+        """Keep one prompt less, for somebody who lacks pages; returns whether there was one."""
+        group = next((group for group, pages in self._shared.items() if pages.partition == partition), None)
+        if group is not None:
+            self.unshare(group)
+        return group is not None
+
     # Steps
 
     def take_released_lanes(self) -> list[int]:
@@ -150,7 +188,8 @@ class Replica:
         """Note a step as sent."""
         self.sent_step_id = step.step_id
         self.kv.step_sent(step.step_id)
-        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, len(runs) > len(step.admissions), runs))
+        continued = len(runs) > len(step.admissions)
+        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, continued, bool(step.masks), runs))
 
     def update(self, result: StepResult) -> StepOutcome:
         """Take in a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
@@ -166,6 +205,8 @@ class Replica:
         outcome.tokens = self._sampled(sent, result, failed)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
+        if sent.has_masks:
+            self._constrain(outcome)
         self._append(outcome)
         self._acknowledge(sent, failed, outcome)
         for sequence, chunk in chunks:
@@ -198,6 +239,19 @@ class Replica:
                 raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
             tokens.append((sequence, token_id, logprobs.get(sequence.lane)))
         return tokens
+
+    @staticmethod
+    def _constrain(outcome: StepOutcome) -> None:
+        """Push the tokens of constrained sequences; a sequence fails whose constraint does not take its token."""
+        for entry in tuple(outcome.tokens):
+            sequence, token_id, _ = entry
+            if sequence.constraint is None:
+                continue
+            try:
+                sequence.constraint.push(token_id)
+            except Exception as error:
+                outcome.tokens.remove(entry)
+                outcome.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
 
     @staticmethod
     def _append(outcome: StepOutcome) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from control_plane.core.kv_cache import max_sequence_length
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.page_tables import PrefixHit
+from control_plane.core.prompt_sharing import PromptSharing
 from control_plane.core.replica import FailedSequence, Replica, StepOutcome
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult, WorkerDescription
@@ -57,6 +58,7 @@ class Scheduler:
         self._started: list[Sequence] = []
         self._held: set[Sequence] = set()
         self._failed: list[FailedSequence] = []
+        self._sharing = PromptSharing(self.replicas, self.waiting)
 
     # Workers
 
@@ -114,8 +116,7 @@ class Scheduler:
         """Let a new sequence wait for its admission. Waiting improves the priority, at the same rate for all: the order never changes."""
         age_credit = sequence.arrival_time / self.options.ageing_seconds
         sequence.order = (sequence.priority + age_credit, next(self._arrivals))
-        self._untie(sequence)
-        self.waiting.push(sequence, now)
+        self._wait(sequence, now)
 
     def readmit(self, sequence: Sequence, now: float) -> None:
         """Take a sequence off its worker and let it wait again, with all its tokens, in its old place in the order."""
@@ -131,6 +132,8 @@ class Scheduler:
             sequence.replica.remove(sequence)
         else:
             self.waiting.remove(sequence)
+        if sequence.group is not None:
+            self._sharing.leave(sequence.group, sequence)
 
     def hold(self, sequence: Sequence, now: float) -> None:
         """Let a sequence neither run nor wait, since its reader is slow; its pages become cached ones. It keeps its place in the order."""
@@ -140,8 +143,8 @@ class Scheduler:
     def unhold(self, sequence: Sequence, now: float) -> None:
         """Let a held sequence wait again."""
         self._held.remove(sequence)
-        self._untie(sequence)
-        self.waiting.push(sequence, now)
+        self.counters.readmissions += min(1, sequence.num_admissions)
+        self._wait(sequence, now)
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences that waited for a worker for the whole grace time."""
@@ -156,7 +159,7 @@ class Scheduler:
     def schedule(self, now: float) -> list[tuple[Replica, Step]]:
         """Build at most one step for every worker that takes one; each is to be sent at once."""
         builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
-        others_wait = len(self.waiting) > self.waiting.num_stranded
+        others_wait = self.waiting.is_open
         for replica, builder in builders.items():
             builder.run_live(others_wait and replica.takes_sequence)
             for victim in builder.preempted:
@@ -166,6 +169,7 @@ class Scheduler:
         if others_wait and _any_open(builders, closed):
             self._admit(builders, closed, now)
         steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
+        self._failed += [failed for builder in builders.values() for failed in builder.failed]
         return [(replica, step) for replica, step in steps if step is not None]
 
     def update(self, replica: Replica, result: StepResult) -> StepOutcome:
@@ -175,6 +179,7 @@ class Scheduler:
         for sequence, _, _ in outcome.tokens:
             sequence.numerics_id = numerics_id
             sequence.num_losses = 0
+        self._sharing.open_groups()
         return outcome
 
     def take_started(self) -> list[Sequence]:
@@ -194,6 +199,7 @@ class Scheduler:
         self.waiting.clear()
         self._held.clear()
         self._failed.clear()
+        self._sharing.clear()
 
     def forget_cached(self) -> int:
         """Free every page that no sequence uses; returns how many."""
@@ -221,6 +227,8 @@ class Scheduler:
             place = self._place(sequence, closed, loads)
             num_hashed += sequence.hashes.num_tokens
             builder = builders.get(place.replica) if place else None
+            if place is None and self._give_way(sequence, closed):
+                continue
             if place is None:
                 self.waiting.passed(sequence)
                 passed.append(sequence)
@@ -239,11 +247,20 @@ class Scheduler:
             if not replica.takes_sequence or replica in closed:
                 continue
             for partition in range(replica.description.num_partitions):
-                hit = replica.kv.find_prefix(sequence.hashes, partition, sequence.max_hit_tokens)
+                hit = replica.find_prefix(sequence, partition)
                 if replica.kv.fits(hit, sequence.num_admission_tokens, keep_reserve=bool(replica.running)):
                     cost = loads[replica] + len(sequence.token_ids) - hit.num_tokens
                     places.append(_Place(replica, hit, cost))
         return min(places, key=lambda place: place.cost, default=None)
+
+    def _give_way(self, sequence: Sequence, closed: set[Replica]) -> bool:
+        """Take a prompt that is kept for choices to come from a worker where nobody else is about to free some."""
+        return any(
+            replica.give_way(partition)
+            for replica in self._eligible(sequence)
+            if replica.takes_sequence and replica not in closed and replica.is_idle
+            for partition in range(replica.description.num_partitions)
+        )
 
     def _save_pages(self, passed: list[Sequence], closed: set[Replica]) -> None:
         """Admit nobody else where a sequence that was overtaken too often could run."""
@@ -261,11 +278,23 @@ class Scheduler:
         if sequence.num_admissions == 1:
             sequence.first_scheduled_time = now
             self._started.append(sequence)
-            if not sequence.is_resume:
-                self.counters.prompt_tokens += sequence.num_prompt_tokens
-                self.counters.prefix_query_tokens += sequence.num_prompt_tokens
-                self.counters.prefix_hit_tokens += sequence.num_cached_tokens
-        builder.admit(sequence, others_wait=len(self.waiting) > self.waiting.num_stranded and place.replica.takes_sequence)
+            self._count_prompt(sequence)
+        if sequence.group is not None:
+            self._sharing.started(sequence.group, sequence)
+        builder.admit(sequence, others_wait=self.waiting.is_open and place.replica.takes_sequence)
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        """Count a prompt, once for all choices of a request."""
+        group = sequence.group
+        if group is not None and group.num_cached_tokens is not None:
+            sequence.num_cached_tokens = group.num_cached_tokens
+            return
+        if group is not None:
+            group.num_cached_tokens = sequence.num_cached_tokens
+        if not sequence.is_resume:
+            self.counters.prompt_tokens += sequence.num_prompt_tokens
+            self.counters.prefix_query_tokens += sequence.num_prompt_tokens
+            self.counters.prefix_hit_tokens += sequence.num_cached_tokens
 
     # Moving
 
@@ -284,6 +313,12 @@ class Scheduler:
 
     def _wait_again(self, sequence: Sequence, now: float) -> None:
         self.counters.readmissions += 1
+        self._untie(sequence)
+        self.waiting.push(sequence, now)
+
+    def _wait(self, sequence: Sequence, now: float) -> None:
+        if sequence.group is not None:
+            sequence.group.join(sequence)
         self._untie(sequence)
         self.waiting.push(sequence, now)
 

@@ -87,6 +87,11 @@ class Sequence:
         return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
 
     @property
+    def is_parked(self) -> bool:
+        """Whether another choice computes the prompt for this one."""
+        return self.group is not None and self.group.parks(self)
+
+    @property
     def max_hit_tokens(self) -> int:
         """Most tokens that may come from the prefix cache: one is left to compute, and so is every prompt logprob not known yet."""
         if self.lacks_prompt_logprobs:

@@ -1,8 +1,8 @@
 """Builds the next step of one worker."""
 
-from control_plane.core.replica import Replica
+from control_plane.core.replica import FailedSequence, Replica
 from control_plane.core.sequence import Sequence
-from control_plane.core.step import LaneAdmission, LaneChunk, PageGrowth, PageTrim, Step
+from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
 
 
 class StepBuilder:
@@ -15,6 +15,7 @@ class StepBuilder:
         self.replica = replica
         self.budget = replica.max_step_tokens
         self.preempted: list[Sequence] = []
+        self.failed: list[FailedSequence] = []
         self._runs: list[tuple[Sequence, int, int, bool]] = []
         self._shares: list[tuple[Sequence, int]] = []  # prefilling sequences and what they may run
         self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
@@ -22,6 +23,7 @@ class StepBuilder:
         self._trims: list[PageTrim] = []
         self._growths: list[PageGrowth] = []
         self._chunks: list[LaneChunk] = []
+        self._masks: list[LaneMask] = []
 
     def run_live(self, others_wait: bool) -> None:
         """Schedule what runs already; `others_wait` says whether somebody may be admitted."""
@@ -41,7 +43,7 @@ class StepBuilder:
         for sequence, share in self._shares:
             self._run_chunk(sequence, share)
         released = replica.take_released_lanes()
-        if not (self._runs or released or self._trims or self._growths):
+        if not (self._runs or released or self._admissions or self._trims or self._growths):
             return None
         step = Step(
             step_id=replica.sent_step_id + 1,
@@ -51,6 +53,7 @@ class StepBuilder:
             trims=self._trims,
             growths=self._growths,
             chunks=self._chunks,
+            masks=self._masks,
             num_tokens=replica.max_step_tokens - self.budget,
         )
         replica.sent(step, self._runs, now)
@@ -60,14 +63,17 @@ class StepBuilder:
         """Schedule every sequence with one token to run; returns those with more, in order."""
         prefilling = []
         runs = self._runs
-        for sequence in tuple(self.replica.running):
+        for sequence in self.replica.running:  # victims are removed behind the one that is looked at
             computed = sequence.num_computed_tokens
-            if computed >= sequence.compute_limit or sequence.replica is None:
-                continue  # waits for its last results, or was preempted in this loop
+            if computed >= sequence.compute_limit:
+                continue  # waits for its last results
             if computed >= sequence.pages.num_slots and not self._make_room(sequence):
                 if sequence.num_tokens == computed + 1:
                     self._chunks.append(LaneChunk(sequence.lane, 0))
             elif sequence.num_tokens == computed + 1:
+                if sequence.constraint is not None and not self._mask(sequence):
+                    self._chunks.append(LaneChunk(sequence.lane, 0))
+                    continue
                 sequence.num_computed_tokens = computed = computed + 1
                 if samples := computed < sequence.final_length:
                     sequence.num_tokens += 1
@@ -89,15 +95,32 @@ class StepBuilder:
         computed, remaining = sequence.num_computed_tokens, sequence.num_unscheduled_tokens
         wanted = min(remaining, share + self.budget)
         num_tokens = self._reserve(sequence, computed + wanted) - computed
+        if sequence.constraint is not None and num_tokens == remaining and not self._mask(sequence):
+            num_tokens = remaining - 1
         self.budget -= num_tokens - share
+        if num_tokens != (1 if remaining == 1 else 0):
+            self._chunks.append(LaneChunk(sequence.lane, num_tokens))
         if num_tokens == 0:
             return
-        if remaining > 1:
-            self._chunks.append(LaneChunk(sequence.lane, num_tokens))
         sequence.num_computed_tokens = computed = computed + num_tokens
         if samples := computed == sequence.num_tokens < sequence.final_length:
             sequence.num_tokens += 1
         self._runs.append((sequence, sequence.generation, computed, samples))
+
+    def _mask(self, sequence: Sequence) -> bool:
+        """Add the mask with which a constrained sequence draws its next token. Without one it can not run its last token."""
+        assert sequence.constraint is not None
+        if sequence.num_tokens == sequence.final_length:
+            return True  # nothing is drawn
+        if sequence.num_tokens > len(sequence.token_ids):
+            return False  # the last token is not known yet
+        try:
+            allowed = sequence.constraint.mask()
+        except Exception as error:
+            self.failed.append(FailedSequence(sequence, f"the constraint gives no mask: {error}"))
+            return False
+        self._masks.append(LaneMask(sequence.lane, allowed))
+        return True
 
     # Pages
 
@@ -108,7 +131,9 @@ class StepBuilder:
         if sequence.pages.partition in self._promised:
             return sequence.pages.num_slots
         self._trim(sequence)
-        num_tokens = self.replica.kv.room(sequence.pages, num_tokens)
+        kv = self.replica.kv
+        self._clear_shared(sequence.pages.partition, kv.shortage(sequence.pages, sequence.num_computed_tokens + 1))
+        num_tokens = kv.room(sequence.pages, num_tokens)
         self._grow(sequence, num_tokens)
         return num_tokens
 
@@ -122,6 +147,7 @@ class StepBuilder:
         wanted = kv.shortage(sequence.pages, num_tokens)
         if partition in self._promised:
             wanted = [mine + theirs for mine, theirs in zip(wanted, self._promised[partition], strict=True)]
+        self._clear_shared(partition, wanted)
         while not kv.is_available(partition, wanted):
             victim = next(other for other in reversed(self.replica.running) if other.pages.partition == partition)
             if victim is sequence or kv.is_promised(partition, wanted):
@@ -130,6 +156,11 @@ class StepBuilder:
             self.replica.remove(victim)
             self.preempted.append(victim)
         return self._grow(sequence, num_tokens)
+
+    def _clear_shared(self, partition: int, num_pages: list[int]) -> None:
+        """Take pages that are kept for choices to come, before a running sequence lacks them."""
+        while not self.replica.kv.is_promised(partition, num_pages) and self.replica.give_way(partition):
+            pass
 
     def _trim(self, sequence: Sequence) -> None:
         for group, num_entries in self.replica.kv.trim(sequence.pages, sequence.num_acked_tokens):
@@ -157,4 +188,5 @@ def _admission(sequence: Sequence) -> LaneAdmission:
         page_tables=tuple(tuple(table) for table in sequence.pages.tables),
         partition=sequence.pages.partition,
         sampling=sequence.sampling,
+        constrained=sequence.constraint is not None,
     )

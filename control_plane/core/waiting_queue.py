@@ -30,7 +30,8 @@ class _Bucket:
 class WaitingQueue:
     """Ordered by (priority improved by age, arrival). Sequences that no worker in session can take wait apart, in nobody's way.
 
-    The cost of a pass does not depend on the length of the queue, since it looks at some candidates only, in order:
+    A sequence that is parked is no candidate until it is unparked. The cost of a pass does not depend on the length of the queue, since it
+    looks at some candidates only, in order:
 
         candidates: not looked at yet --passed--> did not fit --recall--> candidates again, the first ones always, the others in turn
              '--------------------------- admitted ---> a worker
@@ -49,6 +50,11 @@ class WaitingQueue:
         return sum(len(bucket.entered) for bucket in self._buckets.values())
 
     @property
+    def is_open(self) -> bool:
+        """Whether somebody waits whom a worker in session can take."""
+        return bool(self._candidates or self._passed)
+
+    @property
     def num_stranded(self) -> int:
         """Sequences that no worker in session can take."""
         return sum(len(bucket.entered) for bucket in self._buckets.values() if bucket.stranded_since is not None)
@@ -61,7 +67,12 @@ class WaitingQueue:
             bucket = self._buckets[sequence.numerics_id] = _Bucket(stranded_since)
         bucket.entered[sequence] = now
         self.num_tokens += len(sequence.token_ids)
-        if bucket.stranded_since is None:
+        if not sequence.is_parked:
+            self.unpark(sequence)
+
+    def unpark(self, sequence: Sequence) -> None:
+        """Make a sequence that waits a candidate."""
+        if self._buckets[sequence.numerics_id].stranded_since is None:
             insort(self._candidates, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
@@ -132,7 +143,7 @@ class WaitingQueue:
             elif bucket.stranded_since is None:
                 bucket.stranded_since = now
         runnable = [sequence for bucket in self._buckets.values() if bucket.stranded_since is None for sequence in bucket.entered]
-        self._candidates = sorted(runnable, key=_order)
+        self._candidates = sorted((sequence for sequence in runnable if not sequence.is_parked), key=_order)
         self._passed.clear()
 
     def overdue(self, now: float, grace_seconds: float) -> list[Sequence]:

@@ -48,23 +48,25 @@ def identify(parent: int, token_id: int) -> int:
     return hash((parent, token_id)) & (2**61 - 1)
 
 
-def next_token(token_ids, end_token_ids=frozenset(), min_length: int = 0) -> int:
-    """The token that the fake model generates after `token_ids`."""
-    identity = 0
+def next_token(token_ids, end_token_ids=frozenset(), min_length: int = 0, seed: int = 0, allowed: bytes | None = None) -> int:
+    """The token that the fake model generates after `token_ids`; `allowed` is a mask."""
+    identity = seed
     for token_id in token_ids:
         identity = identify(identity, token_id)
-    token = identity % VOCAB_SIZE
-    while len(token_ids) < min_length and token in end_token_ids:
-        token = (token + 1) % VOCAB_SIZE
-    return token
+    banned = end_token_ids if len(token_ids) < min_length else ()
+    candidates = (token % VOCAB_SIZE for token in range(identity % VOCAB_SIZE, 2 * VOCAB_SIZE))
+    return next(token for token in candidates if token not in banned and (allowed is None or allowed[token // 8] >> token % 8 & 1))
 
 
-def solo(prompt, max_tokens: int, end_token_ids=frozenset(), min_tokens: int = 0) -> list[int]:
+def solo(prompt, max_tokens: int, end_token_ids=frozenset(), min_tokens: int = 0, seed: int = 0, constraint=None) -> list[int]:
     """What a request generates when nothing disturbs it."""
     token_ids = list(prompt)
     while len(token_ids) < len(prompt) + max_tokens:
         ended = len(token_ids) >= len(prompt) + min_tokens
-        token_ids.append(next_token(token_ids, end_token_ids, len(prompt) + min_tokens))
+        allowed = constraint.mask() if constraint else None
+        token_ids.append(next_token(token_ids, end_token_ids, len(prompt) + min_tokens, seed, allowed))
+        if constraint:
+            constraint.push(token_ids[-1])
         if ended and token_ids[-1] in end_token_ids:
             break
     return token_ids[len(prompt) :]
@@ -225,7 +227,8 @@ class FakeWorker:
 
     def _run(self, step: Step) -> StepResult:
         chunks = {chunk.lane: chunk.num_tokens for chunk in step.chunks}
-        assert len(chunks) == len(step.chunks)
+        masks = {mask.lane: mask.allowed for mask in step.masks}
+        assert (len(chunks), len(masks)) == (len(step.chunks), len(step.masks))
         plan = {number: chunks.get(number, 1 if lane.num_waiting == 1 else 0) for number, lane in self.lanes.items()}
         assert chunks.keys() <= plan.keys()
         num_tokens, sampled, told, errors = 0, [], [], []
@@ -240,8 +243,10 @@ class FakeWorker:
             num_tokens += num
             if num:
                 told += self._compute(number, lane, num)
-                sampled += self._sample(number, lane)
+                sampled += self._sample(number, lane, masks.get(number))
         assert num_tokens <= step.num_tokens <= self.description.max_step_tokens
+        drawing = {lane for lane, *_ in sampled} | {error.lane for error in errors}
+        assert {lane for lane in drawing if self.lanes[lane].admission.constrained} >= masks.keys(), "a mask of a lane that draws nothing"
         return StepResult(
             step.step_id,
             lanes=[lane for lane, *_ in sampled],
@@ -283,11 +288,12 @@ class FakeWorker:
         assert page != NO_PAGE, "the page left the window too early"
         return group, lane.admission.partition, page, position % spec.page_tokens
 
-    def _sample(self, number: int, lane: Lane) -> list[tuple[int, int, int]]:
+    def _sample(self, number: int, lane: Lane, allowed: bytes | None) -> list[tuple[int, int, int]]:
         admission = lane.admission
         if lane.num_computed < len(lane.token_ids) or len(lane.token_ids) == admission.final_length:
             return []
-        token_id = next_token(lane.token_ids, set(admission.end_token_ids), admission.min_length)
+        assert admission.constrained == (allowed is not None), "a constrained lane draws with a mask, and no other"
+        token_id = next_token(lane.token_ids, set(admission.end_token_ids), admission.min_length, admission.sampling.seed, allowed)
         may_end = len(lane.token_ids) >= admission.min_length
         lane.token_ids.append(token_id)
         lane.ended = len(lane.token_ids) == admission.final_length or (may_end and token_id in admission.end_token_ids)

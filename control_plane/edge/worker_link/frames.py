@@ -33,6 +33,8 @@ def step_frame(step: Step, epoch: int) -> worker_pb2.ExecuteRequest:
     if step.chunks:
         message.chunk_lanes = pack_ids([chunk.lane for chunk in step.chunks])
         message.chunk_tokens = pack_ids([chunk.num_tokens for chunk in step.chunks])
+    if step.masks:
+        message.masks.extend(worker_pb2.LaneMask(lane=mask.lane, allowed=mask.allowed) for mask in step.masks)
     return worker_pb2.ExecuteRequest(epoch=epoch, step=message)
 
 

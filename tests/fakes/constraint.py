@@ -1,0 +1,29 @@
+"""Constraints for tests of the core."""
+
+from fakes.engine_worker import VOCAB_SIZE, identify
+
+from control_plane.core.constraint import ConstraintViolated
+
+
+class SubsetConstraint:
+    """Allows about half of the tokens, others after each token; gives no mask after `broken_at` tokens."""
+
+    def __init__(self, salt: int = 0, broken_at: int | None = None) -> None:
+        self.token_ids: list[int] = []
+        self._identity = salt
+        self._broken_at = broken_at
+
+    def push(self, token_id: int) -> None:
+        if not self._allows(token_id):
+            raise ConstraintViolated(f"token {token_id} is not allowed")
+        self.token_ids.append(token_id)
+        self._identity = identify(self._identity, token_id)
+
+    def mask(self) -> bytes:
+        if len(self.token_ids) == self._broken_at:
+            raise RuntimeError("too complex")
+        bits = sum(1 << token_id for token_id in range(VOCAB_SIZE) if self._allows(token_id))
+        return bits.to_bytes(-(-VOCAB_SIZE // 8), "little")
+
+    def _allows(self, token_id: int) -> bool:
+        return bool(identify(self._identity, token_id) >> 7 & 1)
