@@ -1,6 +1,7 @@
 """The engine's output as messages to clients."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from control_plane.core.step import TokenLogprob
@@ -72,6 +73,10 @@ class ResponseBuilder:
         return message
 
 
+#: A message stays far below the limits of clients, whatever a slow one has let pile up, and with all log probabilities.
+_MAX_DELTA_TOKENS = 1024
+
+
 class DeltaGatherer:
     """Joins deltas until there are enough tokens for a message, and turns all other output into events of a stream."""
 
@@ -79,6 +84,7 @@ class DeltaGatherer:
         self._builder = builder
         self._interval = stream_interval
         self._gathered: dict[int, list[SequenceDelta]] = {}
+        self._num_gathered: Counter[int] = Counter()  # tokens, by choice
 
     def events(self, outputs: Sequence[Output]) -> list[inference_pb2.GenerateStreamResponse]:
         """What can be sent now."""
@@ -87,6 +93,9 @@ class DeltaGatherer:
             match output:
                 case SequenceDelta():
                     self._gathered.setdefault(output.choice, []).append(output)
+                    self._num_gathered[output.choice] += len(output.token_ids)
+                    if self._num_gathered[output.choice] >= _MAX_DELTA_TOKENS:
+                        events += self._flush(output.choice)
                 case SequenceFinished():
                     events += self._flush(output.choice)
                     events.append(inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output)))
@@ -94,13 +103,13 @@ class DeltaGatherer:
                     entries = self._builder.logprobs(output.entries)
                     prompt_logprobs = inference_pb2.PromptLogprobs(entries=entries)
                     events.append(inference_pb2.GenerateStreamResponse(prompt_logprobs=prompt_logprobs))
-        for choice, deltas in list(self._gathered.items()):
-            if sum(len(delta.token_ids) for delta in deltas) >= self._interval:
-                events += self._flush(choice)
+        for choice in [choice for choice, count in self._num_gathered.items() if count >= self._interval]:
+            events += self._flush(choice)
         return events
 
     def _flush(self, choice: int) -> list[inference_pb2.GenerateStreamResponse]:
         deltas = self._gathered.pop(choice, None)
+        self._num_gathered[choice] = 0
         return [inference_pb2.GenerateStreamResponse(delta=self._builder.delta(deltas))] if deltas else []
 
 
