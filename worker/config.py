@@ -40,6 +40,7 @@ class WorkerConfig:
     page_tokens: int
     lease_seconds: float
     drain_seconds: float
+    exit_when_orphaned: bool
     announce: str | None
     advertise: str | None
     log_format: str
@@ -116,6 +117,9 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="longest time to finish sequences after SIGTERM"
+    )
+    parser.add_argument(
+        "--exit-when-orphaned", action="store_true", help="end when the owner's lease has run out; default: wait for another owner"
     )
     parser.add_argument("--announce", type=types.address, metavar="HOST:PORT", help="control plane to announce this worker to")
     parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")

@@ -152,7 +152,9 @@ class StepRules:
         lanes = np.fromiter(masks, dtype=np.uint32, count=len(masks))
         _check_live(records, "masks", lanes)
         _check(~records["constrained"][lanes], lambda i: f"masks: lane {lanes[i]} is not constrained")
-        waiting = run.lanes[run.samples & records["constrained"][run.lanes]]
+        sampling = run.lanes[run.samples]
+        _check(~np.isin(lanes, sampling), lambda i: f"masks: lane {lanes[i]} does not sample")
+        waiting = sampling[records["constrained"][sampling]]
         _check(~np.isin(waiting, lanes), lambda i: f"masks: none for lane {waiting[i]}, which is constrained and samples")
 
 

@@ -87,7 +87,10 @@ def _encode_group(group: CacheGroup) -> pb.CacheGroup:
 
 
 def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
-    """Check `step` and turn its columns into arrays (views of the message's bytes); raises FrameError."""
+    """Check `step` and turn its columns into arrays (views of the message's bytes); raises FrameError.
+
+    No check takes Python work per entry, nor more of it than there are lanes: a frame may have millions of entries.
+    """
     if not step.step_id:
         raise FrameError("step.step_id: 0; the first step is 1")
     if step.acked_step_id >= step.step_id:
@@ -173,12 +176,12 @@ def _trims(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
 
 
 def _check_trims(entries: Ids, groups: Ids, worker: WorkerDescription) -> None:
-    for count, index in zip(entries.tolist(), groups.tolist(), strict=True):
-        group = worker.cache_groups[index]
-        if group.window_tokens is None:
+    for index, group in enumerate(worker.cache_groups):
+        counts = entries[groups == index]
+        if len(counts) and group.window_tokens is None:
             raise FrameError(f"step.trimmed_groups: {index} ({group.name}) has no window; only sliding groups lose entries")
-        if count > _max_table_length(group, worker):
-            raise FrameError(f"step.trimmed_entries: {count}, limit {_max_table_length(group, worker)} for cache group {group.name}")
+        if len(counts) and int(counts.max()) > _max_table_length(group, worker):
+            raise FrameError(f"step.trimmed_entries: {counts.max()}, limit {_max_table_length(group, worker)} for cache group {group.name}")
 
 
 def _max_table_length(group: CacheGroup, worker: WorkerDescription) -> int:
@@ -187,6 +190,7 @@ def _max_table_length(group: CacheGroup, worker: WorkerDescription) -> int:
 
 def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:
     num_bytes = -(-worker.vocab_size // 8)
+    _check_range("step.masks (number)", len(step.masks), 0, worker.max_lanes)
     for mask in step.masks:
         _check_range("step.masks.lane", mask.lane, 0, worker.max_lanes - 1)
         if len(mask.allowed) != num_bytes:
@@ -196,6 +200,7 @@ def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:
 
 
 def _admissions(step: pb.Step, worker: WorkerDescription) -> tuple[LaneAdmission, ...]:
+    _check_range("step.admissions (number)", len(step.admissions), 0, worker.max_lanes)
     _check_distinct([admission.lane for admission in step.admissions], "step.admissions.lane")
     return tuple(_admission(admission, worker) for admission in step.admissions)
 

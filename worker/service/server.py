@@ -25,7 +25,7 @@ from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.service.announce import Announcer
-from worker.service.channel_options import SERVER_OPTIONS
+from worker.service.channel_options import SERVER_OPTIONS, Options
 from worker.service.device_thread import DeviceThread, ProgressCounter
 from worker.service.metrics import WorkerMetrics
 from worker.service.servicer import WorkerServicer
@@ -40,10 +40,10 @@ _STOP_SECONDS = 1.0
 class WorkerServer:
     """The gRPC server: WorkerService, health and reflection."""
 
-    def __init__(self, servicer: WorkerServicer) -> None:
+    def __init__(self, servicer: WorkerServicer, options: Options = SERVER_OPTIONS) -> None:
         self._servicer = servicer
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the type stubs are older
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=options)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
@@ -59,11 +59,11 @@ class WorkerServer:
         return bound
 
     async def drain(self, stop: StopRequests, seconds: float) -> None:
-        """Take no part in new work, and wait until the sequences are gone, the time is over or a stop at once is asked for."""
+        """Take no part in new work, and wait until the sequences are gone, the time is over or there is a reason to stop at once."""
         await self._health.enter_graceful_shutdown()
         self._servicer.drain()
         deadline = time.monotonic() + seconds
-        while not self._servicer.is_idle and not stop.at_once.is_set() and time.monotonic() < deadline:
+        while not (self._servicer.is_idle or self._servicer.device_failure.done() or stop.at_once.is_set() or time.monotonic() >= deadline):
             await asyncio.sleep(_IDLE_POLL_SECONDS)
 
     async def stop(self, reason: str) -> None:
@@ -113,7 +113,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         if config.announce:
             announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)
             cleanup.callback(asyncio.create_task(announcer.run()).cancel)
-        return await _serve(server, servicer, stop, config.drain_seconds)
+        return await _serve(server, servicer, stop, config)
 
 
 def check_port(host: str, port: int) -> None:
@@ -137,20 +137,23 @@ async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests
     return True
 
 
-async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopRequests, drain_seconds: float) -> int:
+async def _serve(server: WorkerServer, servicer: WorkerServicer, stop: StopRequests, config: WorkerConfig) -> int:
     stopping = asyncio.create_task(stop.drain.wait())
-    waited_for: set[asyncio.Future[Any]] = {stopping, servicer.device_failure}
-    await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+    ends: set[asyncio.Future[Any]] = {stopping, servicer.device_failure}
+    if config.exit_when_orphaned:
+        ends.add(servicer.orphaned)
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done():
+        _log.info("draining", extra={"drain_seconds": config.drain_seconds})
+        await server.drain(stop, config.drain_seconds)
+    stopping.cancel()
     if servicer.device_failure.done():
-        stopping.cancel()
         reason = servicer.device_failure.result()
         _log.error("worker failed", extra={"reason": reason})
         await server.stop(reason)
         return 1
-    _log.info("draining", extra={"drain_seconds": drain_seconds})
-    await server.drain(stop, drain_seconds)
-    await server.stop("the worker was told to stop")
-    _log.info("stopped")
+    await server.stop("the worker was told to stop" if stop.drain.is_set() else "the worker has lost its owner")
+    _log.info("stopped", extra={"orphaned": not stop.drain.is_set()})
     return 0
 
 

@@ -92,6 +92,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._lanes_were_live = False
         self._draining = False
         self.device_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.orphaned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         metrics.watch_session(self._session)
 
     @property
@@ -129,7 +130,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._send_progress()
 
     def drain(self) -> None:
-        """Tell the control plane to move its sequences."""
+        """Tell the control plane to move its sequences, and take no other owner. What is on its way here is still taken in."""
         self._draining = True
         self._send_progress()
 
@@ -176,6 +177,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _open(self, hello: pb.Hello) -> _Stream:
         self._check(hello)
+        if self._draining and hello.control_plane_id != self._session.owner:
+            raise _StreamEnd(grpc.StatusCode.UNAVAILABLE, "the worker drains: it takes no new owner")
         opening = Opening(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
         try:
             grant = self._session.open(opening, self._clock())
@@ -263,6 +266,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._metrics.count_lease_expiration()
         silence = f"no frame for {self._description.lease_seconds:g} s: the lease ran out"
         _log.warning("lease ran out", extra={"lease_seconds": self._description.lease_seconds})
+        if not self.orphaned.done():
+            self.orphaned.set_result(None)
         if self._stream is not None:
             self._stream.end(_StreamEnd(grpc.StatusCode.ABORTED, silence))
             self._stream = None

@@ -86,6 +86,11 @@ class Session(Generic[ResultT]):
         return SessionState.CONNECTED if self._stream else SessionState.DETACHED
 
     @property
+    def owner(self) -> str:
+        """The control plane that the worker belongs to; empty when there is none."""
+        return self._owner if self._held else ""
+
+    @property
     def num_lanes(self) -> int:
         """Lanes that the owner has taken and not released."""
         return len(self._lanes)

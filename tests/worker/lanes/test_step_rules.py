@@ -51,6 +51,8 @@ _BROKEN_STEPS = {
         "trimmed_entries": [1],
     },
     "masks: lane 0 is not constrained": {"masks": {0: bytes(13)}},
+    "masks: lane 3 is not live": {"masks": {3: bytes(13)}},
+    "masks: lane 2 does not sample": {"masks": {2: bytes(13)}, "chunks": {2: 2}},
     "masks: none for lane 2": {"chunks": {2: 3}},
 }
 
@@ -96,6 +98,12 @@ def test_lane_samples_only_with_its_last_known_token():
     table = _table(_admission(0), _admission(1))
     run = table.apply(step(2, {0: 2, 1: 3}))
     assert run.samples.tolist() == [False, True]
+
+
+def test_constrained_lane_needs_no_mask_where_it_only_computes():
+    table = _table(_admission(0, constrained=True), _admission(1, constrained=True, final_length=3))
+    assert _runs(table, {0: 2, 1: 3}) == {0: 2, 1: 3}
+    assert _runs(table, {0: 3}, masks={0: bytes(13)}) == {0: 3}
 
 
 def test_lane_at_its_final_length_computes_but_never_samples():

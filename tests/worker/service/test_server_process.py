@@ -91,6 +91,18 @@ async def test_live_lanes_are_waited_for_until_the_second_signal(tiny_checkpoint
 
 
 @pytest.mark.slow
+async def test_wrk_06_orphan_ends_by_itself_if_told_so(tiny_checkpoint: TinyCheckpoint) -> None:
+    model = tiny_checkpoint("llama")
+    with worker(model, "--lease-seconds", "0.3", "--exit-when-orphaned") as (process, facts):
+        async with grpc.aio.insecure_channel(facts["address"]) as channel:
+            plane = FakeControlPlane(channel)
+            await plane.open(model_fingerprint=fingerprint_model(model))
+            assert process.poll() is None
+            assert (await plane.end())[0] in (grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE)
+        assert process.wait(30) == 0
+
+
+@pytest.mark.slow
 async def test_health_reflection_and_metrics_are_served(tiny_checkpoint: TinyCheckpoint) -> None:
     with worker(tiny_checkpoint("llama")) as (_, facts):
         async with grpc.aio.insecure_channel(facts["address"]) as channel:

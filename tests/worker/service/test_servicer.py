@@ -273,6 +273,41 @@ async def test_drain_is_told_and_does_not_stop_work(rig: Rig) -> None:
     assert await plane.end() == (grpc.StatusCode.UNAVAILABLE, "the worker stops")
 
 
+async def test_draining_worker_goes_on_with_its_owner_and_takes_no_other(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.result()
+    rig.servicer.drain()
+    with pytest.raises(grpc.aio.AioRpcError, match="the worker drains") as refusal:
+        await rig.control_plane().open("cp-2", takeover=True)
+    assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+    await plane.step(2, acked_step_id=1, admissions=[admission(1, [1], pages=[1])])  # it was on its way
+    assert (await plane.result()).error == ""
+    again = rig.control_plane()
+    assert (await again.open(resume_incarnation="worker-1", acked_step_id=2)).resumed
+    assert (await again.read("progress")).progress.draining
+
+
+async def test_draining_worker_without_owner_is_idle_and_stays_alone(rig: Rig) -> None:
+    rig.servicer.drain()
+    assert rig.servicer.is_idle
+    with pytest.raises(grpc.aio.AioRpcError, match="the worker drains"):
+        await rig.control_plane().open("cp-1")
+
+
+async def test_worker_is_orphaned_once_an_owner_fell_silent(rig: Rig) -> None:
+    rig.clock.now += 100.0
+    await asyncio.sleep(0.3)
+    assert not rig.servicer.orphaned.done()
+    plane = rig.control_plane()
+    await plane.open()
+    plane.cut()
+    await until(lambda: rig.metric("session_state", state="detached") == 1)
+    rig.clock.now += 0.5
+    await asyncio.wait_for(rig.servicer.orphaned, 10)
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
