@@ -52,9 +52,9 @@ def chat_prompt(
     """The conversation on the wire; raises ServingError naming a message that has no such form."""
     chat = pb.Chat(add_generation_prompt=add_generation_prompt)
     chat.messages.extend(_wire_message(index, message) for index, message in enumerate(messages))
-    chat.tools.extend(pb.Tool(name=tool.name, description=tool.description, parameters_schema=tool.parameters_schema) for tool in tools)
+    chat.tools.extend(_wire_tool(index, tool) for index, tool in enumerate(tools))
     for name, value in (template_arguments or {}).items():
-        chat.template_arguments[name].CopyFrom(_template_value(name, value))
+        _set_template_argument(chat, name, value)
     return chat
 
 
@@ -65,11 +65,25 @@ def _wire_message(index: int, like: MessageLike) -> pb.ChatMessage:
         return pb.ChatMessage(
             role=message.role, content=message.content, tool_calls=calls, tool_call_id=message.tool_call_id, name=message.name
         )
-    except (TypeError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise invalid(f"messages[{index}]: {error}") from error
 
 
-def _template_value(name: str, value: TemplateValue) -> pb.TemplateValue:
+def _wire_tool(index: int, tool: Tool) -> pb.Tool:
+    try:
+        return pb.Tool(name=tool.name, description=tool.description, parameters_schema=tool.parameters_schema)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise invalid(f"tools[{index}]: {error}") from error
+
+
+def _set_template_argument(chat: pb.Chat, name: str, value: TemplateValue) -> None:
+    try:
+        chat.template_arguments[name].CopyFrom(_template_value(value))
+    except (TypeError, ValueError) as error:
+        raise invalid(f"template_arguments[{name!r}]: {error}") from error
+
+
+def _template_value(value: TemplateValue) -> pb.TemplateValue:
     match value:
         case bool():
             return pb.TemplateValue(bool_value=value)
@@ -79,4 +93,4 @@ def _template_value(name: str, value: TemplateValue) -> pb.TemplateValue:
             return pb.TemplateValue(double_value=value)
         case str():
             return pb.TemplateValue(string_value=value)
-    raise invalid(f"template_arguments[{name!r}]: {value!r} is none of bool, int, float, str")
+    raise TypeError(f"{value!r} is none of bool, int, float, str")

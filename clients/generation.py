@@ -15,6 +15,7 @@ class _Received:
     token_ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    numerics_id: str = ""
     finished: Finished | None = None
 
 
@@ -62,7 +63,12 @@ class Generation:
 
     def _resume(self, started: pb.Started) -> pb.Resume:
         choices = [
-            pb.ResumedChoice(index=index, token_ids=received.token_ids, finished=received.finished is not None)
+            pb.ResumedChoice(
+                index=index,
+                token_ids=received.token_ids,
+                finished=received.finished is not None,
+                numerics_id=received.numerics_id,
+            )
             for index, received in self._received.items()
         ]
         effective = pb.EffectiveParameters()
@@ -83,7 +89,7 @@ class Generation:
             case "started":
                 return self._take_started(response.started)
             case "delta":
-                return self._take_delta(Delta.from_wire(response.delta))
+                return self._take_delta(Delta.from_wire(response.delta), response.delta.numerics_id)
             case "prompt_logprobs":
                 return self._take_prompt_logprobs(PromptLogprobs.from_wire(response.prompt_logprobs))
             case "finished":
@@ -101,7 +107,7 @@ class Generation:
         self._started.resume_key = started.resume_key
         return None
 
-    def _take_delta(self, delta: Delta) -> Delta:
+    def _take_delta(self, delta: Delta, numerics_id: str) -> Delta:
         received = self._choice(delta.choice)
         expected = len(received.token_ids)
         if received.finished or delta.first_index != expected:
@@ -109,6 +115,7 @@ class Generation:
         received.token_ids += delta.token_ids
         received.texts.append(delta.text)
         received.logprobs += delta.logprobs
+        received.numerics_id = numerics_id or received.numerics_id
         return delta
 
     def _take_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> PromptLogprobs | None:

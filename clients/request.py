@@ -113,11 +113,19 @@ def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:
         raise invalid(f"give exactly one of prompt, messages and token_ids, not {' and '.join(given) or 'none'}")
     if request.prompt is not None:
         _guard("prompt", request.prompt, partial(setattr, spec, "text"))
+        _refuse_template_fields(request)
     elif request.messages is not None:
         spec.chat.CopyFrom(chat_prompt(request.messages, request.tools, request.template_arguments, request.add_generation_prompt))
     else:
+        _refuse_template_fields(request)
         spec.token_ids.SetInParent()
         _guard("token_ids", request.token_ids or (), spec.token_ids.ids.extend)
+
+
+def _refuse_template_fields(request: Request) -> None:
+    for name in ("tools", "template_arguments"):
+        if getattr(request, name):
+            raise invalid(f"{name}: only a chat template takes them; give messages")
 
 
 def _set_constraint(spec: pb.GenerationSpec, request: Request) -> None:

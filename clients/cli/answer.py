@@ -27,7 +27,7 @@ class AnswerPrinter:
 
     def show(self, events: "Generator[Event, None, None]") -> None:
         """Write until the events end; the request is cancelled when that is cut short."""
-        from clients.results import Delta, Finished
+        from clients.results import Delta, Finished, PromptLogprobs
 
         logprobs: list[TokenLogprob] = []
         finished: Finished | None = None
@@ -36,7 +36,9 @@ class AnswerPrinter:
                 for event in events:
                     if event.text:
                         self._write(event.text, status)
-                    if isinstance(event, Delta):
+                    if isinstance(event, PromptLogprobs):
+                        show_logprobs(event.entries)
+                    elif isinstance(event, Delta):
                         logprobs += event.logprobs
                     elif isinstance(event, Finished):
                         finished = event
@@ -76,7 +78,8 @@ def show_logprobs(logprobs: "Iterable[TokenLogprob]") -> None:
     """Write one line per token: its log probability, its text, and its rivals."""
     for entry in logprobs:
         rivals = "  ".join(f"{_shown(top.token)} {top.logprob:.3f}" for top in entry.top)
-        print(f"{entry.logprob or 0.0:9.3f}  {_shown(entry.token):16}  {rivals}".rstrip())
+        logprob = "-" if entry.logprob is None else f"{entry.logprob:.3f}"
+        print(f"{logprob:>9}  {_shown(entry.token):16}  {rivals}".rstrip())
 
 
 def _shown(token: bytes) -> str:

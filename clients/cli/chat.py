@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [options]"
     parser.add_argument("--system", metavar="TEXT", help="system message at the beginning")
     add_parameter_arguments(parser)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [options] [prompt]"
     parser.add_argument("prompt", nargs="?", help="the prompt; - or nothing reads it from standard input")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--chat", action="store_true", help="send the prompt as a user's message (default if the model has a chat template)")
@@ -24,6 +25,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
     parser.add_argument("-n", type=int, metavar="N", help="number of choices; more than one is not streamed")
     parser.add_argument("--logprobs", type=int, nargs="?", const=0, metavar="N", help="show log probabilities, with N rivals")
+    parser.add_argument(
+        "--prompt-logprobs", type=int, nargs="?", const=0, metavar="N", help="first show log probabilities of the prompt, with N rivals"
+    )
     parser.add_argument("--no-stream", action="store_true", help="show the answer when it is complete")
     parser.add_argument("--json", action="store_true", help="one JSON object per event, or with --no-stream one for the answer")
     add_parameter_arguments(parser)
@@ -37,12 +41,13 @@ def _run(arguments: argparse.Namespace) -> int:
             fields["n"] = arguments.n
         if arguments.logprobs is not None:
             fields |= {"logprobs": True, "top_logprobs": arguments.logprobs}
+        fields["prompt_logprobs"] = arguments.prompt_logprobs
         _answer(client, arguments, fields)
     return ExitCode.OK
 
 
 def _prompt(arguments: argparse.Namespace, text: str, client: "Client") -> dict[str, Any]:
-    as_chat = arguments.chat or arguments.system is not None
+    as_chat = arguments.chat or any((arguments.system is not None, arguments.tools, arguments.template_arg))
     if arguments.raw or not (as_chat or client.models()[0].has_chat_template):
         return {"prompt": text}
     system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
@@ -62,6 +67,7 @@ def _answer(client: "Client", arguments: argparse.Namespace, fields: dict[str, A
 
 
 def _show_completion(completion: "Completion") -> None:
+    show_logprobs(completion.prompt_logprobs)
     for choice in completion.choices:
         if len(completion.choices) > 1:
             print(f"--- choice {choice.index} ({choice.finish_reason})")

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from clients.cli.constraint import add_constraint_arguments, constraint_fields
+from clients.cli.template import add_template_arguments, template_fields
 from pypto_serving.process import argument_types as types
 
 _NUMBERS: tuple[tuple[str, Callable[[str], float], str], ...] = (
@@ -29,9 +31,11 @@ def add_parameter_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; may be repeated")
     group.add_argument("--ignore-eos", action="store_true", default=None, help="go on after the model's end tokens")
     group.add_argument("--priority", type=int, default=0, metavar="N", help="lower runs first")
+    add_constraint_arguments(parser)
+    add_template_arguments(parser)
 
 
 def request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fields of `clients.request.Request`."""
     names = [*(name for name, _, _ in _NUMBERS), "stop", "ignore_eos", "priority"]
-    return {name: getattr(arguments, name) for name in names}
+    return {name: getattr(arguments, name) for name in names} | constraint_fields(arguments) | template_fields(arguments)

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import subprocess
 import sys
 from contextlib import closing
@@ -43,14 +44,24 @@ async def test_timeout_ends_the_request(server):
         await in_thread(server, lambda client: client.generate("hello", timeout=0.2))
 
 
-async def test_closing_the_iterator_cancels_the_call(server):
-    def read_one(client):
-        with closing(client.stream("hello")) as stream:
-            return next(stream)
+async def test_can_09_closing_the_iterator_cancels_the_call(server):
+    with Client(server.target) as client:
 
+        def read_one():
+            with closing(client.stream("hello")) as stream:
+                return next(stream)
+
+        server.service.gate.clear()
+        await asyncio.to_thread(read_one)
+        await asyncio.wait_for(server.service.cancelled.wait(), 5)
+
+
+async def test_can_09_dropping_the_iterator_cancels_the_call(server):
     server.service.gate.clear()
-    await in_thread(server, read_one)
-    await asyncio.wait_for(server.service.cancelled.wait(), 5)
+    with Client(server.target) as client:
+        await asyncio.to_thread(lambda: next(client.stream("hello")))
+        gc.collect()
+        await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
 async def test_descriptions_tokens_and_abort(server):

@@ -7,19 +7,23 @@ from clients.request import Request
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
-def started(fingerprint="f1", key=b"k1"):
+def started(fingerprint="f1", key=b"k1", n=1):
     return pb.GenerateStreamResponse(
-        started=pb.Started(request_id="r", model_fingerprint=fingerprint, resume_key=key, effective=pb.EffectiveParameters(n=1))
+        started=pb.Started(request_id="r", model_fingerprint=fingerprint, resume_key=key, effective=pb.EffectiveParameters(n=n))
     )
 
 
-def delta(first_index, *ids, choice=0):
-    return pb.GenerateStreamResponse(delta=pb.Delta(choice=choice, first_index=first_index, token_ids=ids))
+def delta(first_index, *ids, choice=0, numerics_id=""):
+    return pb.GenerateStreamResponse(delta=pb.Delta(choice=choice, first_index=first_index, token_ids=ids, numerics_id=numerics_id))
 
 
-def begun(*responses):
-    generation = Generation(Request("hi"))
-    for response in (started(), *responses):
+def finished(choice=0):
+    return pb.GenerateStreamResponse(finished=pb.Finished(choice=choice, reason=pb.FINISH_REASON_LENGTH))
+
+
+def begun(*responses, n=1, **fields):
+    generation = Generation(Request("hi", **fields))
+    for response in (started(n=n), *responses):
         generation.take(response)
     return generation
 
@@ -53,3 +57,49 @@ def test_text_without_new_tokens_is_taken():
     generation = begun(delta(0, 4))
     event = generation.take(pb.GenerateStreamResponse(delta=pb.Delta(text="rest", first_index=1)))
     assert event is not None and event.text == "rest"
+
+
+def resumed_choices(generation):
+    return generation.next_request().spec.resume.choices
+
+
+def test_a_resume_names_the_numerics_of_each_choice():
+    generation = begun(delta(0, 4, numerics_id="a"), delta(1, 5), delta(0, 6, choice=1, numerics_id="b"), n=3)
+    assert [(choice.index, choice.numerics_id) for choice in resumed_choices(generation)] == [(0, "a"), (1, "b"), (2, "")]
+
+
+def test_numerics_that_change_are_told_as_they_were_last():
+    generation = begun(delta(0, 4, numerics_id="a"), delta(1, 5, numerics_id="b"))
+    assert resumed_choices(generation)[0].numerics_id == "b"
+
+
+def test_a_resume_marks_the_choices_that_have_ended():
+    generation = begun(delta(0, 4), finished(), delta(0, 6, choice=1), n=2)
+    assert [(choice.index, list(choice.token_ids), choice.finished) for choice in resumed_choices(generation)] == [
+        (0, [4], True),
+        (1, [6], False),
+    ]
+    assert not generation.is_complete
+    generation.take(finished(1))
+    assert generation.is_complete
+
+
+def test_a_resume_gives_constraint_priority_and_salt_again():
+    spec = begun(delta(0, 4), n=1, regex="a+", priority=-2, cache_salt="s", model="m").next_request().spec
+    assert (spec.constraint.regex, spec.priority, spec.cache_salt, spec.model) == ("a+", -2, "s", "m")
+    assert spec.WhichOneof("prompt") is None
+
+
+def test_a_second_finish_is_no_event():
+    generation = begun(finished(), n=2)
+    assert generation.take(finished()) is None
+
+
+def test_prompt_logprobs_are_asked_for_again_until_they_have_come():
+    asked = started()
+    asked.started.effective.output.prompt_logprobs = 2
+    generation = Generation(Request("hi", prompt_logprobs=2))
+    generation.take(asked)
+    assert generation.next_request().spec.resume.effective.output.prompt_logprobs == 2
+    generation.take(pb.GenerateStreamResponse(prompt_logprobs=pb.PromptLogprobs(entries=[pb.TokenLogprob(token_id=7)])))
+    assert not generation.next_request().spec.resume.effective.output.HasField("prompt_logprobs")

@@ -50,7 +50,14 @@ def test_conversation_with_tools_reaches_the_wire():
         ({"prompt": "a\ud800"}, "prompt"),
         ({"messages": [{"role": "user", "contents": "x"}]}, r"messages\[0\]"),
         ({"messages": ["hi"]}, r"messages\[0\]"),
+        ({"messages": [{"role": "user", "content": "x\ud800"}]}, r"messages\[0\]"),
+        ({"messages": [], "tools": [{"name": "add"}]}, r"tools\[0\]"),
+        ({"messages": [], "template_arguments": {"depth": 2**63}}, "template_arguments\\['depth'\\]"),
+        ({"messages": [], "template_arguments": {"depth": [1]}}, "template_arguments\\['depth'\\]"),
+        ({"messages": [], "template_arguments": {3: True}}, "template_arguments\\[3\\]"),
         ({"prompt": "a", "regex": "a", "grammar": "b"}, "regex and grammar"),
+        ({"prompt": "a", "tools": [Tool("add")]}, "tools: only a chat template"),
+        ({"token_ids": [1], "template_arguments": {"x": 1}}, "template_arguments: only a chat template"),
     ],
 )
 def test_misfits_name_their_field(fields, named):

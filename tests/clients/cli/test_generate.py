@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 TEXT = "100 101 102 103 104 \n"
 
 
@@ -42,3 +44,79 @@ async def test_json_without_stream_is_one_answer(command_line, server):
     ended = await command_line("generate", "hi", "--json", "--no-stream", target=server.target)
     answer = json.loads(ended.out)
     assert answer["choices"][0]["token_ids"] == [100, 101, 102, 103, 104] and answer["started"]["seed"] == 42
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "value"),
+    [
+        (("--json-schema", '{"type": "object"}'), "json_schema", '{"type": "object"}'),
+        (("--regex", "a+"), "regex", "a+"),
+        (("--grammar", 'start: "a"'), "grammar", 'start: "a"'),
+    ],
+)
+async def test_a_constraint_reaches_the_server(command_line, server, flags, kind, value):
+    await command_line("generate", "hi", *flags, target=server.target)
+    constraint = server.service.seen[0].constraint
+    assert (constraint.WhichOneof("kind"), getattr(constraint, kind)) == (kind, value)
+
+
+async def test_alternatives_reach_the_server(command_line, server):
+    await command_line("generate", "hi", "--alternative", "yes", "--alternative", "no", target=server.target)
+    assert list(server.service.seen[0].constraint.alternatives.texts) == ["yes", "no"]
+
+
+async def test_a_constraint_can_stand_in_a_file(command_line, server, tmp_path):
+    (tmp_path / "schema.json").write_text('{"const": "\u00fc"}', encoding="utf-8")
+    await command_line("generate", "hi", "--json-schema", f"@{tmp_path}/schema.json", target=server.target)
+    assert server.service.seen[0].constraint.json_schema == '{"const": "\u00fc"}'
+
+
+async def test_two_constraints_are_bad_usage(command_line):
+    ended = await command_line("generate", "hi", "--regex", "a", "--grammar", "b")
+    assert ended.status == 2 and "--grammar: not allowed with argument --regex" in ended.err
+
+
+async def test_tools_and_template_arguments_make_a_chat(command_line, server, tmp_path):
+    function = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": function}, {"name": "subtract"}]))
+    arguments = ["enable_thinking=false", "depth=2", "share=0.5", "style=brief=yes", 'name="3"']
+    flags = [flag for argument in arguments for flag in ("--template-arg", argument)]
+    server.service.has_chat_template = False
+    await command_line("generate", "hi", "--tools", str(tmp_path / "tools.json"), *flags, target=server.target)
+    chat = server.service.seen[0].chat
+    assert [(tool.name, tool.description, tool.parameters_schema) for tool in chat.tools] == [
+        ("add", "adds", '{"type": "object"}'),
+        ("subtract", "", ""),
+    ]
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in chat.template_arguments.items()}
+    assert values == {"enable_thinking": False, "depth": 2, "share": 0.5, "style": "brief=yes", "name": "3"}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "No such file"),
+        ("{", "must be a JSON list"),
+        ('{"a": 1}', "must be a JSON list"),
+        ('[{"function": {}}]', "must be a JSON list"),
+    ],
+)
+async def test_tools_that_can_not_be_read_are_bad_usage(command_line, tmp_path, content, complaint):
+    if content is not None:
+        (tmp_path / "tools.json").write_text(content)
+    ended = await command_line("generate", "hi", "--tools", str(tmp_path / "tools.json"))
+    assert ended.status == 2
+    assert f"argument --tools: {tmp_path}/tools.json: " in ended.err and complaint in ended.err
+
+
+async def test_a_template_argument_without_a_value_is_bad_usage(command_line):
+    ended = await command_line("generate", "hi", "--template-arg", "enable_thinking")
+    assert ended.status == 2 and "'enable_thinking' is not KEY=VALUE" in ended.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-stream",)])
+async def test_prompt_logprobs_come_first(command_line, server, flags):
+    ended = await command_line("generate", "hi", "--prompt-logprobs", "1", *flags, target=server.target)
+    assert server.service.seen[0].output.prompt_logprobs == 1
+    lines = ended.out.splitlines()
+    assert (len(lines), lines[0].split()[0], lines[1]) == (2, "-", "100 101 102 103 104 ")
