@@ -76,7 +76,8 @@ class KVCacheManager:
 
     def prefix_of(self, pages: PageTables, max_tokens: int) -> PrefixHit:
         """Longest part of a sequence's computed start, at most `max_tokens` tokens, with which another one of equal tokens can begin."""
-        num_tokens = max_tokens - max_tokens % self._alignment
+        num_tokens = min(max_tokens, pages.num_slots)
+        num_tokens -= num_tokens % self._alignment
         while num_tokens and any(
             _first_entry(group, num_tokens) < num_trimmed for group, num_trimmed in zip(self._groups, pages.num_trimmed, strict=True)
         ):
@@ -186,11 +187,13 @@ class KVCacheManager:
             pages.num_published[index] = end
         self._measure_published(pages)
 
-    def release(self, pages: PageTables) -> None:
-        """Drop all pages of a sequence, the last ones first, so that the start of a prefix is evicted last."""
+    def release(self, pages: PageTables, are_stale: bool = False) -> None:
+        """Drop all pages of a sequence; the start of a prefix is evicted last. `are_stale`: before the pages of everybody else."""
         self._live.remove(pages)
         for pool, table, num_trimmed in zip(self._pools[pages.partition], pages.tables, pages.num_trimmed, strict=True):
-            self._drop(pool, reversed(table[num_trimmed:]))
+            held = table[num_trimmed:]
+            # What is dropped last is used most recently; of stale pages it is the first to go.
+            self._drop(pool, held if are_stale else reversed(held), are_stale)
 
     # The whole
 
@@ -247,10 +250,10 @@ class KVCacheManager:
             return wanted
         return min(wanted, int(_window_pages(group)) - (len(table) - table.count(NO_PAGE)))
 
-    def _drop(self, pool: PagePool, table: Iterable[int]) -> None:
+    def _drop(self, pool: PagePool, table: Iterable[int], are_stale: bool = False) -> None:
         fence = self._sent_step_id if self._sent_step_id > self._acked_step_id else 0
         for page in table:
-            pool.drop(page, fence)
+            pool.drop(page, fence, are_stale)
 
     def _measure_slots(self, pages: PageTables) -> None:
         pages.num_slots = min([len(table) * size for table, size in zip(pages.tables, self._sizes, strict=True)])

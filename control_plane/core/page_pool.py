@@ -1,6 +1,6 @@
 """The pages of one cache group in one partition."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 
@@ -30,14 +30,15 @@ class PagePool:
           |                ^------- acquire (prefix hit) ----------------------|
           '--------------------------- evicted by take (least recently used) --'
 
-    A page that is dropped when no step is in flight skips the fence.
+    A page that is dropped as a stale one is evicted before all others. A page that is dropped when no step is in flight skips the fence.
     """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.num_fenced = 0
         self._free = list(range(num_pages - 1, -1, -1))
-        self._cached: dict[int, None] = {}  # least recently used first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._stale: set[int] = set()  # fenced pages that are to be evicted first
         self._fenced: deque[tuple[int, int]] = deque()  # (fence, page); entries of pages acquired again are stale
         self._references = [0] * num_pages
         self._fences = [0] * num_pages  # 0: not fenced
@@ -80,16 +81,22 @@ class PagePool:
             if self._fences[page]:
                 self._fences[page] = 0
                 self.num_fenced -= 1
+                self._stale.discard(page)
             else:
                 del self._cached[page]
         self._references[page] += 1
 
-    def drop(self, page: int, fence: int) -> None:
-        """Remove a reference; the page stays untouched until step `fence` is acknowledged. 0: it may be used at once."""
+    def drop(self, page: int, fence: int, is_stale: bool = False) -> None:
+        """Remove a reference; the page stays untouched until step `fence` is acknowledged. 0: it may be used at once.
+
+        `is_stale`: if it becomes a cached one, it is the first to be evicted.
+        """
         assert self._references[page] > 0, "a page is dropped as often as it was taken"
         self._references[page] -= 1
         if self._references[page]:
             return
+        if is_stale:
+            self._stale.add(page)
         if fence:
             self._fences[page] = fence
             self._fenced.append((fence, page))
@@ -127,6 +134,7 @@ class PagePool:
         fenced = {page for page in range(self.num_pages) if self._fences[page]}
         held = {page for page in range(self.num_pages) if self._references[page]}
         assert len(fenced) == self.num_fenced
+        assert self._stale <= fenced
         states = [set(self._free), set(self._cached), fenced, held]
         assert len(self._free) == len(states[0]), "a page is free once"
         assert sum(map(len, states)) == len(set().union(*states)) == self.num_pages
@@ -139,6 +147,9 @@ class PagePool:
             self._free.append(page)
         else:
             self._cached[page] = None
+            if page in self._stale:
+                self._cached.move_to_end(page, last=False)
+        self._stale.discard(page)
 
     def _forget(self, page: int) -> None:
         page_hash = self._hashes[page]

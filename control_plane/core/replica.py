@@ -138,11 +138,11 @@ class Replica:
         sequence.place(self, lane, generation, pages, hit.num_tokens)
         bisect.insort(self.running, sequence, key=_order)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Let a sequence go; its lane is released inside the next step, its pages are fenced."""
+    def remove(self, sequence: Sequence, is_stale: bool = False) -> None:
+        """Let a sequence go; its lane is released inside the next step, its pages are fenced. `is_stale`: and evicted first."""
         assert sequence.replica is self
         del self.running[bisect.bisect_left(self.running, sequence.order, key=_order)]
-        self.kv.release(sequence.pages)
+        self.kv.release(sequence.pages, is_stale)
         self._lanes[sequence.lane] = None
         self._free_lanes.append(sequence.lane)
         self._released_lanes.append(sequence.lane)

@@ -126,24 +126,21 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is."""
-        if sequence in self._held:
-            self._held.remove(sequence)
-        elif sequence.replica is not None:
-            sequence.replica.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
-        if sequence.group is not None:
-            self._sharing.leave(sequence.group, sequence)
+        self._take_out(sequence, is_stale=False)
 
     def hold(self, sequence: Sequence, now: float) -> None:
-        """Let a sequence neither run nor wait, since its reader is slow; its pages become cached ones. It keeps its place in the order."""
-        self.finish(sequence)
+        """Let a sequence neither run nor wait, since its reader is slow. It keeps its place in the order.
+
+        Its pages become cached ones, the first to be evicted.
+        """
+        self._take_out(sequence, is_stale=True)
         self._held.add(sequence)
 
     def unhold(self, sequence: Sequence, now: float) -> None:
         """Let a held sequence wait again."""
         self._held.remove(sequence)
-        self.counters.readmissions += min(1, sequence.num_admissions)
+        if sequence.num_admissions:
+            self.counters.readmissions += 1
         self._wait(sequence, now)
 
     def overdue(self, now: float) -> list[Sequence]:
@@ -285,18 +282,25 @@ class Scheduler:
 
     def _count_prompt(self, sequence: Sequence) -> None:
         """Count a prompt, once for all choices of a request."""
-        group = sequence.group
-        if group is not None and group.num_cached_tokens is not None:
-            sequence.num_cached_tokens = group.num_cached_tokens
-            return
-        if group is not None:
-            group.num_cached_tokens = sequence.num_cached_tokens
-        if not sequence.is_resume:
+        is_counted = sequence.is_resume or (sequence.group is not None and sequence.group.is_prompt_counted)
+        if sequence.group is not None:
+            sequence.group.is_prompt_counted = True
+        if not is_counted:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
             self.counters.prefix_query_tokens += sequence.num_prompt_tokens
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
 
     # Moving
+
+    def _take_out(self, sequence: Sequence, is_stale: bool) -> None:
+        if sequence in self._held:
+            self._held.remove(sequence)
+        elif sequence.replica is not None:
+            sequence.replica.remove(sequence, is_stale)
+        else:
+            self.waiting.remove(sequence)
+        if sequence.group is not None:
+            self._sharing.leave(sequence.group, sequence)
 
     def _count_losses(self, replica: Replica) -> list[Sequence]:
         exhausted = []

@@ -22,7 +22,7 @@ class SiblingGroup:
     def __init__(self) -> None:
         self.leader: Sequence | None = None
         self.is_open = False
-        self.num_cached_tokens: int | None = None  # of the prompt, told by the first choice that ran; None before
+        self.is_prompt_counted = False
         self._siblings: list[Sequence] = []  # by choice; those that did not run yet
 
     @property
