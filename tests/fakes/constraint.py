@@ -1,4 +1,4 @@
-"""Constraints for tests of the core."""
+"""Constraints over the vocabulary of the fake worker."""
 
 from fakes.engine_worker import VOCAB_SIZE, identify
 
@@ -6,12 +6,13 @@ from control_plane.core.constraint import ConstraintViolated
 
 
 class SubsetConstraint:
-    """Allows about half of the tokens, others after each token; gives no mask after `broken_at` tokens."""
+    """Allows about half of the tokens, others after each token; gives no mask after `broken_at` tokens, allows none after `empty_at`."""
 
-    def __init__(self, salt: int = 0, broken_at: int | None = None) -> None:
+    def __init__(self, salt: int = 0, broken_at: int | None = None, empty_at: int | None = None) -> None:
         self.token_ids: list[int] = []
         self._identity = salt
         self._broken_at = broken_at
+        self._empty_at = empty_at
 
     def push(self, token_id: int) -> None:
         if not self._allows(token_id):
@@ -26,4 +27,4 @@ class SubsetConstraint:
         return bits.to_bytes(-(-VOCAB_SIZE // 8), "little")
 
     def _allows(self, token_id: int) -> bool:
-        return bool(identify(self._identity, token_id) >> 7 & 1)
+        return len(self.token_ids) != self._empty_at and bool(identify(self._identity, token_id) >> 7 & 1)

@@ -48,14 +48,15 @@ def identify(parent: int, token_id: int) -> int:
     return hash((parent, token_id)) & (2**61 - 1)
 
 
-def next_token(token_ids, end_token_ids=frozenset(), min_length: int = 0, seed: int = 0, allowed: bytes | None = None) -> int:
-    """The token that the fake model generates after `token_ids`; `allowed` is a mask."""
+def next_token(token_ids, end_token_ids=frozenset(), min_length: int = 0, seed: int = 0, allowed: bytes | None = None) -> int | None:
+    """The token that the fake model generates after `token_ids`; `allowed` is a mask. None: all are excluded."""
     identity = seed
     for token_id in token_ids:
         identity = identify(identity, token_id)
     banned = end_token_ids if len(token_ids) < min_length else ()
     candidates = (token % VOCAB_SIZE for token in range(identity % VOCAB_SIZE, 2 * VOCAB_SIZE))
-    return next(token for token in candidates if token not in banned and (allowed is None or allowed[token // 8] >> token % 8 & 1))
+    free = (token for token in candidates if token not in banned and (allowed is None or allowed[token // 8] >> token % 8 & 1))
+    return next(free, None)
 
 
 def solo(prompt, max_tokens: int, end_token_ids=frozenset(), min_tokens: int = 0, seed: int = 0, constraint=None) -> list[int]:
@@ -243,7 +244,8 @@ class FakeWorker:
             num_tokens += num
             if num:
                 told += self._compute(number, lane, num)
-                sampled += self._sample(number, lane, masks.get(number))
+                for token in self._sample(number, lane, masks.get(number)):
+                    errors.append(token) if isinstance(token, LaneError) else sampled.append(token)
         assert num_tokens <= step.num_tokens <= self.description.max_step_tokens
         drawing = {lane for lane, *_ in sampled} | {error.lane for error in errors}
         assert {lane for lane in drawing if self.lanes[lane].admission.constrained} >= masks.keys(), "a mask of a lane that draws nothing"
@@ -288,12 +290,15 @@ class FakeWorker:
         assert page != NO_PAGE, "the page left the window too early"
         return group, lane.admission.partition, page, position % spec.page_tokens
 
-    def _sample(self, number: int, lane: Lane, allowed: bytes | None) -> list[tuple[int, int, int]]:
+    def _sample(self, number: int, lane: Lane, allowed: bytes | None) -> list[tuple[int, int, int] | LaneError]:
         admission = lane.admission
         if lane.num_computed < len(lane.token_ids) or len(lane.token_ids) == admission.final_length:
             return []
         assert admission.constrained == (allowed is not None), "a constrained lane draws with a mask, and no other"
         token_id = next_token(lane.token_ids, set(admission.end_token_ids), admission.min_length, admission.sampling.seed, allowed)
+        if token_id is None:
+            lane.ended = True
+            return [LaneError(number, admission.generation, "no token can be drawn", nothing_to_draw=True)]
         may_end = len(lane.token_ids) >= admission.min_length
         lane.token_ids.append(token_id)
         lane.ended = len(lane.token_ids) == admission.final_length or (may_end and token_id in admission.end_token_ids)
