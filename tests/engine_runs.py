@@ -162,17 +162,24 @@ class RealBench(Bench):
     async def generate(
         self, asks: Sequence[Ask], resumed: Mapping[int, Sequence[int]] | None = None, hook: Hook | None = None, stride: int = 0
     ) -> dict[int, Outcome]:
-        """Run `asks` to their ends and return what became of them, by seed; `resumed` holds tokens, also by seed.
+        """Run `asks` to their ends and return what became of them, by seed; see `run_to_end`."""
+        resumed = resumed or {}
+        await self.run_to_end(asks, resumed, hook, stride)
+        return {ask.seed: self._outcome(ask, resumed.get(ask.seed, ())) for ask in asks}
+
+    async def run_to_end(
+        self, asks: Sequence[Ask], resumed: Mapping[int, Sequence[int]] | None = None, hook: Hook | None = None, stride: int = 0
+    ) -> None:
+        """Run `asks` until nothing is left to do; `resumed` holds tokens, also by seed.
 
         One ask comes in every `stride` rounds of one step per worker. `hook` is called with the number of each round, before it.
         """
-        resumed = resumed or {}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("worker.runner.sample", self.recorder.sample)
             num_rounds = num_sent = 0
             while num_sent < len(asks) or self._is_busy():
                 while num_sent < len(asks) and num_rounds >= stride * num_sent:
-                    self.send(asks[num_sent], resumed.get(asks[num_sent].seed, ()))
+                    self.send(asks[num_sent], (resumed or {}).get(asks[num_sent].seed, ()))
                     num_sent += 1
                 self.turn()
                 if hook is not None:
@@ -180,7 +187,6 @@ class RealBench(Bench):
                 await self._round()
                 num_rounds += 1
         self._assert_nothing_is_held()
-        return {ask.seed: self._outcome(ask, resumed.get(ask.seed, ())) for ask in asks}
 
     def send(self, ask: Ask, resumed: Sequence[int] = ()) -> None:
         """Submit a request."""
@@ -210,8 +216,8 @@ class RealBench(Bench):
             assert worker.pages.free + worker.pages.cached == self.num_pages * self.num_groups
 
     def _outcome(self, ask: Ask, resumed: Sequence[int]) -> Outcome:
-        assert not self.sink.failed
         name = str(ask.seed)
+        assert name not in self.sink.failed, self.sink.failed[name]
         tokens = [*resumed, *self.sink.output_of(name)]
         return Outcome(tokens, self.recorder.logits[ask.seed], self.sink.finished[name, 0], len(resumed))
 
