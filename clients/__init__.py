@@ -15,14 +15,27 @@ if TYPE_CHECKING:
     from clients.async_client import AsyncClient
     from clients.client import Client
     from clients.conversation import Message, Tool, ToolCall
+    from clients.credentials import Credentials
     from clients.errors import ResumeExhausted, ServerUnreachable, ServingError
     from clients.request import Request
 
-__all__ = ["AsyncClient", "Client", "Message", "Request", "ResumeExhausted", "ServerUnreachable", "ServingError", "Tool", "ToolCall"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Credentials",
+    "Message",
+    "Request",
+    "ResumeExhausted",
+    "ServerUnreachable",
+    "ServingError",
+    "Tool",
+    "ToolCall",
+]
 
 _MODULES = {
     "AsyncClient": "async_client",
     "Client": "client",
+    "Credentials": "credentials",
     "Message": "conversation",
     "Request": "request",
     "ResumeExhausted": "errors",

@@ -10,8 +10,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.channel import DEFAULT_TARGET, open_async_channel
 from clients.conversation import MessageLike
+from clients.credentials import Credentials
 from clients.descriptions import Model, Server
-from clients.errors import from_status
+from clients.errors import ServingError, from_status
 from clients.generation import Generation
 from clients.reconnection import Attempts, Patience, Targets
 from clients.request import Request, taking_request
@@ -26,19 +27,29 @@ if TYPE_CHECKING:
 Sent = TypeVar("Sent")
 Got = TypeVar("Got")
 
+_NO_CREDENTIALS = Credentials()
+
 
 class AsyncClient:
     """Talks to one control plane, or to interchangeable ones (`targets`), from one event loop.
 
     A stream that breaks is resumed by itself: the caller sees every token exactly once, only later. `connect_seconds` is how long to try
-    until a request has started, `resume_seconds` how long an interruption may last; 0 turns either off. Every method raises ServingError.
+    until a request has started, `resume_seconds` how long an interruption may last; 0 turns either off. `credentials` are for servers
+    with TLS or keys. Every method raises ServingError.
     """
 
     def __init__(
-        self, targets: str | Sequence[str] = DEFAULT_TARGET, *, connect_seconds: float = 5.0, resume_seconds: float = 60.0
+        self,
+        targets: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        connect_seconds: float = 5.0,
+        resume_seconds: float = 60.0,
+        credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self._targets = Targets(targets)
         self._patience = Patience(connect_seconds, resume_seconds)
+        self._metadata = credentials.metadata()
+        self._credentials = credentials.channel_credentials()
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> Self:
@@ -76,7 +87,9 @@ class AsyncClient:
     async def _events(self, generation: Generation, timeout: float | None) -> AsyncGenerator[Event, None]:
         attempts = Attempts(self._targets, self._patience, timeout)
         while not generation.is_complete:
-            call = self._stub(attempts.target).GenerateStream(generation.next_request(), timeout=attempts.remaining_seconds())
+            call = self._stub(attempts.target).GenerateStream(
+                generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+            )
             failure = generation.cut_off()
             try:
                 async for response in call:
@@ -86,6 +99,8 @@ class AsyncClient:
                         yield event
             except grpc.aio.AioRpcError as error:
                 failure = from_status(error, generation.request_id)
+            except asyncio.CancelledError:
+                failure = _closed(generation.request_id)
             finally:
                 call.cancel()
             if not generation.is_complete:
@@ -129,7 +144,7 @@ class AsyncClient:
     async def _call(
         self, method: Callable[["InferenceServiceAsyncStub"], grpc.aio.UnaryUnaryMultiCallable[Sent, Got]], message: Sent
     ) -> Got:
-        return await self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout))
+        return await self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout, metadata=self._metadata))
 
     async def _try(self, call: Callable[[str, float | None], grpc.aio.UnaryUnaryCall[Sent, Got]]) -> Got:
         attempts = Attempts(self._targets, self._patience)
@@ -138,6 +153,8 @@ class AsyncClient:
                 response = await call(attempts.target, attempts.remaining_seconds())
             except grpc.aio.AioRpcError as error:
                 await asyncio.sleep(attempts.delay_after(from_status(error)))
+            except asyncio.CancelledError:
+                raise _closed() from None
             else:
                 attempts.progressed()
                 return response
@@ -147,5 +164,13 @@ class AsyncClient:
 
     def _channel(self, target: str) -> grpc.aio.Channel:
         if target not in self._channels:
-            self._channels[target] = open_async_channel(target)
+            self._channels[target] = open_async_channel(target, self._credentials)
         return self._channels[target]
+
+
+def _closed(request_id: str = "") -> ServingError:
+    """The error of a call whose channel was closed under it, which gRPC tells as if the task had been cancelled; that goes on as it is."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise asyncio.CancelledError
+    return ServingError(grpc.StatusCode.CANCELLED, "the client was closed", request_id)

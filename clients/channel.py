@@ -2,15 +2,16 @@
 
 import grpc
 
-#: Largest message in either direction, in bytes; the server's limit is the same.
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+#: Largest request in bytes, which is the server's limit, and largest response.
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 #: Where a server listens unless told otherwise.
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
     # A frozen or unplugged peer is noticed after 15 s; grpc.keepalive_timeout_ms alone takes a minute.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -27,11 +28,13 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(target: str) -> grpc.Channel:
-    """A channel for threads; it connects at the first call."""
-    return grpc.insecure_channel(target, options=OPTIONS)
+def open_channel(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
+    """A channel for threads, in plain text without credentials; it connects at the first call."""
+    return grpc.secure_channel(target, credentials, options=OPTIONS) if credentials else grpc.insecure_channel(target, options=OPTIONS)
 
 
-def open_async_channel(target: str) -> grpc.aio.Channel:
-    """A channel for the running event loop; it connects at the first call."""
+def open_async_channel(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+    """A channel for the running event loop, in plain text without credentials; it connects at the first call."""
+    if credentials:
+        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
     return grpc.aio.insecure_channel(target, options=OPTIONS)

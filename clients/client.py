@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.channel import DEFAULT_TARGET, open_channel
 from clients.conversation import MessageLike
+from clients.credentials import Credentials
 from clients.descriptions import Model, Server
 from clients.errors import RpcStatus, from_status
 from clients.generation import Generation
@@ -23,20 +24,30 @@ from pypto_serving.inference.v1.inference_pb2_grpc import InferenceServiceStub
 Sent = TypeVar("Sent")
 Got = TypeVar("Got")
 
+_NO_CREDENTIALS = Credentials()
+
 
 class Client:
     """Talks to one control plane, or to interchangeable ones (`targets`). Threads may share it.
 
     A stream that breaks is resumed by itself: the caller sees every token exactly once, only later. `connect_seconds` is how long to try
-    until a request has started, `resume_seconds` how long an interruption may last; 0 turns either off. Every method raises ServingError.
+    until a request has started, `resume_seconds` how long an interruption may last; 0 turns either off. `credentials` are for servers
+    with TLS or keys. Every method raises ServingError.
     """
 
     def __init__(
-        self, targets: str | Sequence[str] = DEFAULT_TARGET, *, connect_seconds: float = 5.0, resume_seconds: float = 60.0
+        self,
+        targets: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        connect_seconds: float = 5.0,
+        resume_seconds: float = 60.0,
+        credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self._targets = Targets(targets)
         self._patience = Patience(connect_seconds, resume_seconds)
-        self._channels = {target: open_channel(target) for target in self._targets.addresses}
+        self._metadata = credentials.metadata()
+        channel_credentials = credentials.channel_credentials()
+        self._channels = {target: open_channel(target, channel_credentials) for target in self._targets.addresses}
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +83,9 @@ class Client:
     def _events(self, generation: Generation, timeout: float | None) -> Generator[Event, None, None]:
         attempts = Attempts(self._targets, self._patience, timeout)
         while not generation.is_complete:
-            call = self._stub(attempts.target).GenerateStream(generation.next_request(), timeout=attempts.remaining_seconds())
+            call = self._stub(attempts.target).GenerateStream(
+                generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+            )
             failure = generation.cut_off()
             try:
                 for response in call:
@@ -123,7 +136,7 @@ class Client:
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _call(self, method: "Callable[[InferenceServiceStub], grpc.UnaryUnaryMultiCallable[Sent, Got]]", message: Sent) -> Got:
-        return self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout))
+        return self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout, metadata=self._metadata))
 
     def _try(self, call: Callable[[str, float | None], Got]) -> Got:
         attempts = Attempts(self._targets, self._patience)

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import grpc
 
+from clients.connection_trouble import trouble_of
+
 
 class ServingError(Exception):
     """A request failed.
@@ -46,7 +48,10 @@ class RpcStatus(Protocol):
 
 def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
     """The error of a failed call."""
-    return ServingError(status.code(), status.details() or "no details", request_id, _retry_after_seconds(status))
+    details = status.details() or "no details"
+    trouble = trouble_of(details)
+    message = f"the server can not be talked to: {trouble} ({details})" if trouble else details
+    return ServingError(status.code(), message, request_id, _retry_after_seconds(status))
 
 
 def _retry_after_seconds(status: RpcStatus) -> float | None:

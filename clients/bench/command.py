@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clients.cli.command import Command, UsageError
-from clients.cli.connection import targets
+from clients.cli.connection import credentials, targets
 from clients.cli.exit_code import ExitCode
 from pypto_serving.process.argument_types import number, positive_seconds, seconds
 
@@ -83,12 +83,12 @@ async def _measure(arguments: argparse.Namespace) -> "list[Outcome]":
     from clients.bench.report import comparison, table
     from clients.bench.sweep import Sweep
 
-    workload = _workload(arguments)
+    workload, shown = _workload(arguments), credentials(arguments)
     outcomes: list[Outcome] = []
     # A request that is tried again would be measured twice and reported as if nothing had happened.
     async with (
-        AsyncClient(targets(arguments), connect_seconds=arguments.connect_seconds) as inquirer,
-        AsyncClient(targets(arguments), connect_seconds=0.0, resume_seconds=0.0) as client,
+        AsyncClient(targets(arguments), connect_seconds=arguments.connect_seconds, credentials=shown) as inquirer,
+        AsyncClient(targets(arguments), connect_seconds=0.0, resume_seconds=0.0, credentials=shown) as client,
     ):
         (model, *_), server = await inquirer.models(), await inquirer.server()
         _check_length(workload, model)

@@ -1,16 +1,19 @@
 """Flags that say which server to talk to, and the client that they describe."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.cli.command import UsageError
 from pypto_serving.process.argument_types import seconds
 
 if TYPE_CHECKING:
     from clients.client import Client
+    from clients.credentials import Credentials
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: str, connect_seconds: float = 2.0) -> None:
-    """Add --target, --connect-seconds and --resume-seconds; `default_targets` is a comma-separated list."""
+    """Add the flags; `default_targets` is a comma-separated list."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--target",
@@ -26,7 +29,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: s
         help="give up reaching a server after that (%(default)s)",
     )
     group.add_argument("--resume-seconds", type=seconds, default=60.0, metavar="S", help="give up a broken stream after that (%(default)s)")
+    _add_credential_arguments(group)
     parser.set_defaults(default_targets=default_targets)
+
+
+def _add_credential_arguments(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--tls", action="store_true", help="speak TLS with a server whose certificate comes from a public authority")
+    group.add_argument("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificates of the authority that the server's is from")
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate to show to the server")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert, not encrypted")
+    group.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file with the key to show (PYPTO_SERVING_API_KEY: the key itself)"
+    )
 
 
 def targets(arguments: argparse.Namespace) -> list[str]:
@@ -35,8 +49,37 @@ def targets(arguments: argparse.Namespace) -> list[str]:
     return [address.strip() for entry in given for address in entry.split(",") if address.strip()]
 
 
+def credentials(arguments: argparse.Namespace) -> "Credentials":
+    """What to show to the server; raises UsageError for a file without a key."""
+    from clients.credentials import Credentials
+
+    path: Path | None = arguments.api_key_file
+    api_key = arguments.default_api_key if path is None else _key_in(path)
+    return Credentials(arguments.tls, arguments.tls_ca, arguments.tls_cert, arguments.tls_key, api_key)
+
+
+def _key_in(path: Path) -> str:
+    from pypto_serving.process.credentials.key_file import parse_keys
+    from pypto_serving.process.credentials.reloaded_files import FileRefused
+
+    try:
+        keys = parse_keys(path, path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"--api-key-file: {path}: {error.strerror}") from None
+    except FileRefused as error:
+        raise UsageError(f"--api-key-file: {error}") from None
+    if len(keys) > 1:
+        raise UsageError(f"--api-key-file: {path}: holds {len(keys)} keys, must be one")
+    return keys[0].decode()
+
+
 def open_client(arguments: argparse.Namespace) -> "Client":
     """The client; close it."""
     from clients.client import Client
 
-    return Client(targets(arguments), connect_seconds=arguments.connect_seconds, resume_seconds=arguments.resume_seconds)
+    return Client(
+        targets(arguments),
+        connect_seconds=arguments.connect_seconds,
+        resume_seconds=arguments.resume_seconds,
+        credentials=credentials(arguments),
+    )

@@ -17,6 +17,7 @@ from clients.cli.exit_code import EXPLANATION, ExitCode
 from clients.cli.generate import COMMAND as GENERATE
 from clients.cli.health import COMMAND as HEALTH
 from clients.cli.tokens import DETOKENIZE, TOKENIZE
+from clients.connection_trouble import trouble_of
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 COMMANDS = (GENERATE, CHAT, TOKENIZE, DETOKENIZE, MODELS, SERVER, HEALTH, ABORT, BENCH)
 
 _DEFAULT_TARGET = "127.0.0.1:50051"
+_KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     streams.check_text(arguments)
     parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
+    parsed.default_api_key = environment.get("PYPTO_SERVING_API_KEY") or None
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
     return _run(parsed)
 
@@ -104,8 +107,12 @@ def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
 
     if not isinstance(error, ServerUnreachable):
         request = f" (request {error.request_id})" if error.request_id else ""
-        return f"{error.code.name}: {error.message}{request}"
+        way_out = f"; {_KEY_SOURCES} names one" if error.code.name == "UNAUTHENTICATED" else ""
+        return f"{error.code.name}: {error.message}{way_out}{request}"
     where = ", ".join(addresses)
+    trouble = trouble_of(error.message)
+    if trouble:
+        return f"{where} can not be talked to: {trouble}"
     if "failed to connect" in error.message:
         return f"no answer from {where}: start it with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

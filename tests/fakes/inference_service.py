@@ -9,6 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
+from pypto_serving.process.listening import bind
 
 FINGERPRINT = "f1"
 PROMPT_IDS = (7, 8, 9)
@@ -145,8 +146,9 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
 class FakeServer:
     """Serves a FakeInferenceService on a port of its own; `kill` breaks every stream, `start` again comes back on the same port."""
 
-    def __init__(self, service: FakeInferenceService) -> None:
+    def __init__(self, service: FakeInferenceService, credentials: grpc.ServerCredentials | None = None, interceptors=()) -> None:
         self.service = service
+        self._credentials, self._interceptors = credentials, interceptors
         self.port = 0
         self.health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -156,10 +158,10 @@ class FakeServer:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self.service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = bind(self._server, "127.0.0.1", self.port, self._credentials)
         await self.set_serving(True)
         await self._server.start()
 

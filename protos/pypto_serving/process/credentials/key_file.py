@@ -4,6 +4,9 @@ from pathlib import Path
 
 from pypto_serving.process.credentials.reloaded_files import FileRefused
 
+#: What a key may consist of: visible ASCII.
+HEADER_BYTES = frozenset(range(0x21, 0x7F))
+
 
 def parse_keys(path: Path, content: bytes) -> tuple[bytes, ...]:
     """The keys in a file; raises FileRefused when there is none, or one that no header could carry."""
@@ -12,7 +15,7 @@ def parse_keys(path: Path, content: bytes) -> tuple[bytes, ...]:
     for number, line in enumerate(lines, start=1):
         if not line or line.startswith(b"#"):
             continue
-        if any(not 0x21 <= byte <= 0x7E for byte in line):
+        if not set(line) <= HEADER_BYTES:
             raise FileRefused(f"{path}, line {number}: a key consists of visible ASCII characters without blanks")
         keys.append(line)
     if not keys:

@@ -1,0 +1,56 @@
+"""Flags and environment of the command line that say what to show to a server."""
+
+from pathlib import Path
+
+import pytest
+from fakes.certificates import CertificateDirectory
+from fakes.inference_service import FakeInferenceService, FakeServer
+
+from control_plane.edge.access.key_interceptor import KeyInterceptor
+from control_plane.edge.access.keys import watch_keys
+from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+
+
+@pytest.fixture
+async def secured(tmp_path: Path):
+    certificates = CertificateDirectory(tmp_path)
+    certificates.issue("client")
+    (tmp_path / "key").write_text("sesame\n")
+    interceptors = (KeyInterceptor(watch_keys("keys", tmp_path / "key"), lambda method, code: None),)
+    credentials = server_credentials(watch_tls("tls", certificates.issue("server")))
+    async with FakeServer(FakeInferenceService(), credentials, interceptors) as server:
+        yield server
+
+
+async def test_flags_name_certificates_and_key(command_line, secured, tmp_path):
+    flags = ["--tls-ca", tmp_path / "ca.pem", "--tls-cert", tmp_path / "client.pem", "--tls-key", tmp_path / "client.key"]
+    ended = await command_line("models", *map(str, flags), "--api-key-file", str(tmp_path / "key"), target=secured.target)
+    assert (ended.status, ended.err) == (0, "") and "fake" in ended.out
+
+
+@pytest.mark.parametrize(("key", "status"), [("sesame", 0), ("tahini", 1), ("", 1)])
+async def test_the_environment_may_hold_the_key(start_process, secured, tmp_path, monkeypatch, key, status):
+    monkeypatch.setenv("PYPTO_SERVING_API_KEY", key)
+    flags = ["--tls-ca", tmp_path / "ca.pem", "--tls-cert", tmp_path / "client.pem", "--tls-key", tmp_path / "client.key"]
+    process = await start_process("models", *map(str, flags), target=secured.target)
+    _, err = await process.communicate()
+    assert process.returncode == status
+    assert (status == 0) is (b"--api-key-file or PYPTO_SERVING_API_KEY names one" not in err)
+
+
+async def test_plain_text_to_a_tls_port_is_one_line_that_says_so(command_line, secured):
+    ended = await command_line("models", "--connect-seconds", "0", target=secured.target)
+    line = f"error: {secured.target} can not be talked to: it hangs up: it may ask for TLS, or for a client's certificate\n"
+    assert (ended.status, ended.err) == (3, line)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file"), ("", "holds no key"), ("a\nb\n", "holds 2 keys, must be one"), ("zwei Wörter", "line 1: ")],
+)
+async def test_a_key_file_without_one_key_is_bad_usage(command_line, tmp_path, content, message):
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_text(content)
+    ended = await command_line("models", "--api-key-file", str(path), target="127.0.0.1:1")
+    assert ended.status == 2 and message in ended.err and "Wörter" not in ended.err
