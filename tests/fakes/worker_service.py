@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
 
+from pypto_serving.process.listening import bind
 from pypto_serving.wire.columns import pack_ids
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
@@ -74,6 +75,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.is_lenient = False  # takes a control plane of any model
         self.is_resumable = True
         self.is_draining = False
+        self.credentials: grpc.ServerCredentials | None = None  # plain text
         self.num_streams = 0
         self.hellos: list[worker_pb2.Hello] = []
         self.steps: list[worker_pb2.Step] = []
@@ -106,7 +108,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._is_blank = True
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
-        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        self._port = bind(self._server, "127.0.0.1", self._port, self.credentials)
         await self._server.start()
         self._device = asyncio.create_task(self._run_device())
 
