@@ -2,64 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from fakes.model_directory import write_model_directory
+from fakes.running_control_plane import SERVICE, RunningControlPlane, running
 from fakes.worker_service import FakeWorker, FakeWorkerOptions
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from control_plane.edge.config import read_config
-from control_plane.edge.server import ControlPlane
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
 from pypto_serving.process.start_up import StartUpError
-from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.wire.fingerprint import fingerprint_model
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-SERVICE = "pypto_serving.inference.v1.InferenceService"
 
 
 def next_letter(tokens: list[int]) -> int:
     """a, b, c, ..."""
     return ord("a") + (tokens[-1] + 1 - ord("a")) % 26
-
-
-class RunningControlPlane:
-    """A control plane in this event loop, and stubs for it."""
-
-    def __init__(self, plane: ControlPlane, stop: StopRequests) -> None:
-        self.plane, self.stop = plane, stop
-        self.task = asyncio.ensure_future(plane.run())
-        self.channels: list[grpc.aio.Channel] = []
-
-    async def started(self) -> None:
-        while not self.plane.ports:
-            await asyncio.sleep(0.005)
-            if self.task.done():
-                self.task.result()
-
-    def channel(self, purpose: str = "address") -> grpc.aio.Channel:
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{self.plane.ports[purpose]}"))
-        return self.channels[-1]
-
-    async def health_becomes(self, status: int) -> None:
-        stub = health_pb2_grpc.HealthStub(self.channel())
-        while (await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE))).status != status:
-            await asyncio.sleep(0.005)
-
-    async def close(self) -> None:
-        self.stop.take()
-        self.stop.take()
-        await self.task
-        for channel in self.channels:
-            await channel.close()
 
 
 @pytest.fixture
@@ -74,19 +39,6 @@ async def worker(model: Path) -> AsyncIterator[FakeWorker]:
     await worker.start()
     yield worker
     await worker.stop()
-
-
-@asynccontextmanager
-async def running(model: Path, *flags: str) -> AsyncIterator[RunningControlPlane]:
-    ports = ("--port", "0", "--metrics-port", "0", "--announce-port", "0", "--admin-port", "0")
-    stop = StopRequests()
-    server = RunningControlPlane(ControlPlane(read_config(["--model", str(model), *ports, *flags]), stop), stop)
-    try:
-        await server.started()
-        yield server
-    finally:
-        if not server.task.done():
-            await server.close()
 
 
 def spec(max_tokens: int = 5, **fields: object) -> pb.GenerationSpec:
