@@ -161,7 +161,7 @@ async def test_nobody_listening_names_targets_and_budget(dead_target):
             await client.generate("hello")
 
 
-async def test_closing_the_iterator_cancels_the_call(server):
+async def test_can_09_closing_the_iterator_cancels_the_call(server):
     async with AsyncClient(server.target) as client:
         async with aclosing(client.stream("hello")) as stream:
             await anext(stream)
@@ -169,7 +169,7 @@ async def test_closing_the_iterator_cancels_the_call(server):
         await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
-async def test_dropping_the_iterator_cancels_the_call(server):
+async def test_can_09_dropping_the_iterator_cancels_the_call(server):
     server.service.gate.clear()
     async with AsyncClient(server.target) as client:
         stream = client.stream("hello")
@@ -177,6 +177,17 @@ async def test_dropping_the_iterator_cancels_the_call(server):
         del stream
         gc.collect()
         await asyncio.wait_for(server.service.cancelled.wait(), 5)
+
+
+async def test_can_09_closing_the_client_ends_its_streams(server):
+    server.service.gate.clear()
+    client = AsyncClient(server.target)
+    stream = client.stream("hello")
+    await anext(stream)
+    await client.close()
+    with pytest.raises(ServingError, match="CANCELLED"):
+        await anext(stream)
+    await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
 async def test_timeout_ends_the_request(server):
