@@ -1,16 +1,21 @@
 """Random operation sequences: whatever happens, every token comes once, in order, and is the right one; no page is lost or shared wrongly.
 
-The fake worker asserts the rest: no page in two lanes unless it is full and only read, none reused before its last step was acknowledged.
+The fake worker asserts the rest: no page in two lanes unless it is full and only read, none reused before its last step was acknowledged,
+a mask for every constrained lane that draws and for no other.
 """
 
-from fakes.engine_doubles import Bench
+from dataclasses import dataclass
+
+import pytest
+from fakes.constraint import SubsetConstraint
+from fakes.engine_doubles import Bench, make_choice
 from fakes.engine_worker import describe, solo
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.engine.ports import Failure
+from control_plane.engine.ports import ChoiceSpec, Failure
 
 GROUPS = [
     [(4, 12, None)],
@@ -20,6 +25,53 @@ GROUPS = [
     [(4, 40, None)],
 ]
 MAX_LEN = 48
+NUMERICS_IDS = ["fake", "other"]
+
+
+@dataclass
+class Submitted:
+    """A request, and what its choices have to generate."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    end_token_ids: frozenset[int]
+    min_tokens: int
+    constrained: bool
+    num_resumed: list[int]  # tokens per choice
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return len(self.prompt) % 4 == 0
+
+    def constraint(self, choice: int) -> SubsetConstraint | None:
+        return SubsetConstraint(choice) if self.constrained else None
+
+    def expected(self, choice: int) -> list[int]:
+        constraint = self.constraint(choice)
+        return solo(self.prompt, self.max_tokens, self.end_token_ids, self.min_tokens, choice, constraint)
+
+    def choices(self) -> list[ChoiceSpec]:
+        return [
+            make_choice(
+                choice,
+                sampling=SamplingParams(seed=choice, prompt_logprobs=0 if self.wants_prompt_logprobs else None),
+                constraint=self.constraint(choice),
+                resumed=self.expected(choice)[:num_resumed],
+                numerics_id="fake" if num_resumed else None,
+            )
+            for choice, num_resumed in enumerate(self.num_resumed)
+        ]
+
+
+REQUESTS = st.builds(
+    Submitted,
+    prompt=st.builds(lambda family, length: tuple(range(family * 11, family * 11 + length)), st.integers(0, 2), st.integers(1, 30)),
+    max_tokens=st.integers(0, 18),
+    end_token_ids=st.sampled_from([frozenset(), frozenset(range(0, 90, 6))]),
+    min_tokens=st.integers(0, 4),
+    constrained=st.booleans(),
+    num_resumed=st.one_of(st.just([0]), st.lists(st.integers(0, 5), min_size=1, max_size=4)),
+)
 
 
 class RandomOperations(RuleBasedStateMachine):
@@ -39,25 +91,25 @@ class RandomOperations(RuleBasedStateMachine):
             prefix_caching=caching,
             max_model_len=MAX_LEN,
             max_losses=10**6,
+            grace_seconds=10**6,
         )
-        self.requests: dict[str, tuple] = {}
+        self.requests: dict[str, Submitted] = {}
         self.aborted: set[str] = set()
         self.joined = 1
 
-    @rule(
-        prompt=st.builds(lambda family, length: tuple(range(family * 11, family * 11 + length)), st.integers(0, 2), st.integers(1, 30)),
-        max_tokens=st.integers(0, 18),
-        min_tokens=st.integers(0, 4),
-        priority=st.integers(-1, 1),
-        ends=st.booleans(),
-    )
-    def submit(self, prompt, max_tokens, min_tokens, priority, ends) -> None:
+    @rule(submitted=REQUESTS, priority=st.integers(-1, 1))
+    def submit(self, submitted, priority) -> None:
         name = f"r{len(self.requests)}"
-        end_token_ids = frozenset(range(0, 90, 6)) if ends else frozenset()
-        self.requests[name] = (prompt, max_tokens, end_token_ids, min_tokens)
-        sampling = SamplingParams(prompt_logprobs=0 if len(prompt) % 4 == 0 else None)
-        changes = {"end_token_ids": end_token_ids, "min_tokens": min_tokens, "priority": priority, "sampling": sampling}
-        self.bench.submit(name, prompt, max_tokens=max_tokens, **changes)
+        self.requests[name] = submitted
+        self.bench.submit(
+            name,
+            submitted.prompt,
+            max_tokens=submitted.max_tokens,
+            min_tokens=submitted.min_tokens,
+            end_token_ids=submitted.end_token_ids,
+            priority=priority,
+            choices=submitted.choices(),
+        )
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.integers(0, 1000))
@@ -65,6 +117,16 @@ class RandomOperations(RuleBasedStateMachine):
         name = f"r{pick % len(self.requests)}"
         if self.bench.engine.abort(name):
             self.aborted.add(name)
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 1000))
+    def hold(self, pick) -> None:
+        self.bench.engine.hold(f"r{pick % len(self.requests)}")
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 1000))
+    def unhold(self, pick) -> None:
+        self.bench.engine.unhold(f"r{pick % len(self.requests)}")
 
     @rule()
     def turn(self) -> None:
@@ -84,10 +146,10 @@ class RandomOperations(RuleBasedStateMachine):
         self.bench.run(num_rounds)
 
     @precondition(lambda self: len(self.bench.workers) < 3)
-    @rule()
-    def join(self) -> None:
+    @rule(numerics_id=st.sampled_from(NUMERICS_IDS))
+    def join(self, numerics_id) -> None:
         self.joined += 1
-        self.bench.join(describe(address=f"worker:{self.joined}", **self.description))
+        self.bench.join(describe(address=f"worker:{self.joined}", numerics_id=numerics_id, **self.description))
 
     @precondition(lambda self: self.bench.workers)
     @rule(pick=st.integers(0, 1000))
@@ -127,24 +189,51 @@ class RandomOperations(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
-        self.bench.join(describe(address="worker:last", **self.description))
+        for name in self.requests:
+            self.bench.engine.unhold(name)
+        for numerics_id in NUMERICS_IDS:
+            self.bench.join(describe(address=f"last:{numerics_id}", numerics_id=numerics_id, **self.description))
         for _ in range(3):
             self.finish_resets()
             self.bench.run()
         self.bench.assert_at_rest()
-        for name, (prompt, max_tokens, end_token_ids, min_tokens) in self.requests.items():
-            expected = solo(prompt, max_tokens, end_token_ids, min_tokens)
-            found = self.bench.sink.output_of(name)
+        self.bench.engine.reset_prefix_cache()
+        assert all(worker.pages.cached == 0 for worker in self.bench.engine.snapshot().gauges.workers)
+        for name, submitted in self.requests.items():
+            self.check_output(name, submitted)
+
+    def check_output(self, name: str, submitted: Submitted) -> None:
+        sink = self.bench.sink
+        for choice, num_resumed in enumerate(submitted.num_resumed):
+            expected, found = submitted.expected(choice)[num_resumed:], sink.output_of(name, choice)
             if name in self.aborted:
                 assert found == expected[: len(found)]
-                assert self.bench.sink.failed[name].failure is Failure.CANCELLED
             else:
                 assert found == expected
-                assert (name in self.bench.sink.prompt_logprobs) == (len(prompt) % 4 == 0)
-                assert (name, 0) in self.bench.sink.finished
+                assert (name, choice) in sink.finished
+        if name in self.aborted:
+            assert sink.failed[name].failure is Failure.CANCELLED
+        elif not any(submitted.num_resumed):
+            assert (name in sink.prompt_logprobs) == submitted.wants_prompt_logprobs
 
 
-RandomOperations.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
-TestRandomOperations = RandomOperations.TestCase
+def run_random_operations(num_examples: int, num_steps: int) -> None:
+    run_state_machine_as_test(
+        RandomOperations,
+        settings=settings(
+            max_examples=num_examples,
+            stateful_step_count=num_steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+        ),
+    )
+
+
+def test_kvx_05_no_page_is_lost_and_no_token_is_wrong_whatever_happens():
+    run_random_operations(80, 50)
+
+
+@pytest.mark.slow
+def test_kvx_05_twenty_thousand_random_operations():
+    run_random_operations(400, 50)
