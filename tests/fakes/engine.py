@@ -18,6 +18,7 @@ from control_plane.edge.service.inference_service import InferenceService, Serve
 from control_plane.edge.service.parameters import BUILT_IN_SAMPLING
 from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.service.stream_limits import StreamLimits
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
 from control_plane.engine.ports import (
@@ -67,6 +68,7 @@ class ScriptedEngine:
         self.submitted: list[GenerationRequest] = []
         self.ended: dict[str, Failure] = {}  # by `end`
         self.held: set[str] = set()
+        self.ever_held: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -84,6 +86,7 @@ class ScriptedEngine:
 
     def hold(self, request_id: str) -> None:
         self.held.add(request_id)
+        self.ever_held.add(request_id)
         self._paces[request_id].clear()
 
     def unhold(self, request_id: str) -> None:
@@ -172,12 +175,16 @@ class FakeControlPlane:
 
 @asynccontextmanager
 async def fake_control_plane(
-    script: Sequence[int] = (*b"hello", EOS), model: ServedModel | None = None, has_worker: bool = True, grace_seconds: float = 5.0
+    script: Sequence[int] = (*b"hello", EOS),
+    model: ServedModel | None = None,
+    has_worker: bool = True,
+    grace_seconds: float = 5.0,
+    limits: StreamLimits | None = None,
 ) -> AsyncIterator[FakeControlPlane]:
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
-    engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine)
+    engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine, limits)
     calls = CallRecorder(METHODS)
     limit = ContextLimit(grace_seconds, max_waiting=2)
     encoder = PromptEncoder(model)

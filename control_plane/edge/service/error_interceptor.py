@@ -156,3 +156,5 @@ async def _refuse(context: _Context, error: RequestError) -> NoReturn:
             await context.abort(error.code, details, metadata)
     except TimeoutError:
         raise asyncio.CancelledError from None  # gRPC keeps the status for a client that reads on, or drops it with the connection
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None  # the client has left

@@ -2,16 +2,18 @@
 
 import asyncio
 
+import grpc.aio
 import pytest
 from fakes.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.backlog import Backlog
 from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, Unavailable
+from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, ReaderTooSlow, Unavailable
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder
+from control_plane.edge.service.stream_limits import StreamLimits
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import (
     ChoiceSpec,
@@ -67,6 +69,41 @@ async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() 
     assert await stream.take() == []
 
 
+async def test_what_piles_up_is_joined_and_leaves_in_messages_of_bounded_size() -> None:
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
+    for index in range(5000):
+        stream.put(delta(index))
+    outputs = await stream.take()
+    assert len(outputs) < 150
+    events = DeltaGatherer(ResponseBuilder(byte_tokenizer()), stream_interval=1).events(outputs)
+    assert [token_id for event in events for token_id in event.delta.token_ids] == [*range(5000)]
+    assert max(len(event.delta.token_ids) for event in events) < 1200
+
+
+async def test_the_whole_output_is_waited_for() -> None:
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
+    whole = asyncio.ensure_future(stream.whole())
+    stream.put(delta(0))
+    await asyncio.sleep(0)
+    assert not whole.done()
+    stream.put(FINISHED)
+    assert await whole == [delta(0), FINISHED]
+
+
+async def test_tokens_count_until_they_are_written() -> None:
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
+    for index in range(5):
+        stream.put(delta(index))
+    await stream.take()
+    stream.put(delta(5))
+    stream.written(3)
+    assert stream.backlog.num_tokens == 3
+    await stream.take()  # the other two were gathered for a larger message
+    assert stream.backlog.num_tokens == 1
+    stream.written(3)
+    assert stream.backlog.num_tokens == 0
+
+
 async def test_a_failure_is_raised_to_the_call() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     stream.put(RequestFailed("x", Failure.ABORTED, "lost three workers"))
@@ -103,6 +140,38 @@ async def test_leaving_early_aborts_and_the_id_stays_taken_until_the_engine_has_
     live._deliver([RequestFailed("x", Failure.CANCELLED, "aborted")])
     async with live.open(request(), Deadline(None)):
         assert len(live) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "failure"),
+    [
+        (asyncio.CancelledError(), None, Failure.CANCELLED),
+        (asyncio.CancelledError(), 60.0, Failure.CANCELLED),
+        (asyncio.CancelledError(), 0.0, Failure.DEADLINE_EXCEEDED),
+        (grpc.aio.InternalError("no connection"), None, Failure.CANCELLED),
+        (Unavailable("drain"), None, Failure.UNAVAILABLE),
+        (ReaderTooSlow("slow"), 0.0, Failure.READER_TOO_SLOW),
+        (ZeroDivisionError(), None, Failure.INTERNAL),
+    ],
+)
+async def test_the_engine_learns_why_a_call_has_ended(error: BaseException, seconds: float | None, failure: Failure) -> None:
+    live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine())
+    with pytest.raises(type(error)):
+        async with live.open(request(), Deadline(seconds)):
+            raise error
+    assert engine.calls == [("end", "x", failure)]
+
+
+async def test_a_successor_is_not_let_go_by_the_stream_it_replaced() -> None:
+    live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine(), StreamLimits(max_unwritten_tokens=2))
+    async with live.open(request(), Deadline(None), waits_for_client=True) as old:
+        live._deliver([delta(0), delta(1), delta(2)])
+        assert engine.calls == [("hold", "x")]
+        live._deliver([RequestFailed("x", Failure.CANCELLED, "taken over")])
+        await old.take()
+        with pytest.raises(Cancelled):
+            await old.take()
+        assert engine.calls == [("hold", "x")]
 
 
 async def test_two_takeovers_at_once_follow_each_other() -> None:
