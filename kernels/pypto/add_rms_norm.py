@@ -1,0 +1,42 @@
+"""Addition to the residual stream, and the norm of the sum."""
+
+import pypto
+import torch
+from torch import Tensor
+
+from kernels.pypto.tiles import rows_per_tile
+
+
+@pypto.frontend.jit()
+def add_rms_norm_kernel(
+    x: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    residual: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    weight: pypto.Tensor([...], pypto.DT_BF16),
+    normed: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    total: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    eps: float,
+    tile: int,
+):
+    rows = x.shape[0]
+    width = x.shape[1]
+    pypto.set_vec_tile_shapes(1, width)
+    scale = pypto.cast(pypto.reshape(weight, [1, width]), pypto.DT_FP32)
+    for index in pypto.loop((rows + tile - 1) // tile, name="TILES", idx_name="index"):
+        start = index * tile
+        valid = pypto.min(tile, rows - start)
+        pypto.set_vec_tile_shapes(tile, width)
+        left = pypto.cast(pypto.view(x, [tile, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
+        right = pypto.cast(pypto.view(residual, [tile, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
+        stored = pypto.cast(left + right, pypto.DT_BF16)
+        pypto.assemble(stored, [start, 0], total)
+        part = pypto.cast(stored, pypto.DT_FP32)
+        mean = pypto.sum(part * part, -1, True) * (1.0 / width)
+        rounded = pypto.cast(pypto.cast(part / pypto.sqrt(mean + eps), pypto.DT_BF16), pypto.DT_FP32)
+        pypto.assemble(pypto.cast(rounded * scale, pypto.DT_BF16), [start, 0], normed)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See kernels.ops.add_rms_norm."""
+    normed, total = torch.empty_like(x), torch.empty_like(x)
+    add_rms_norm_kernel(x, residual, weight, normed, total, eps, rows_per_tile(x.shape[-1]))
+    return normed, total
