@@ -177,6 +177,7 @@ class RealBench(Bench):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("worker.runner.sample", self.recorder.sample)
             num_rounds = num_sent = 0
+            self.turn()
             while num_sent < len(asks) or self._is_busy():
                 while num_sent < len(asks) and num_rounds >= stride * num_sent:
                     self.send(asks[num_sent], (resumed or {}).get(asks[num_sent].seed, ()))

@@ -5,6 +5,7 @@ from fakes.engine_worker import FakeWorker, describe
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
+from control_plane.core.step import TokenLogprob
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
@@ -77,6 +78,7 @@ class RecordingSink:
         self.accepted: set[str] = set()
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.texts: dict[tuple[str, int], str] = {}
+        self.logprobs: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceFinished] = {}
         self.failed: dict[str, RequestFailed] = {}
         self.prompt_logprobs: dict[str, PromptLogprobs] = {}
@@ -108,6 +110,7 @@ class RecordingSink:
         tokens.extend(delta.token_ids)
         self.numerics_ids.setdefault(key, []).append(delta.numerics_id)
         self.texts[key] = self.texts.get(key, "") + delta.text
+        self.logprobs.setdefault(key, []).extend(delta.logprobs)
 
     def output_of(self, request_id: str, choice: int = 0) -> list[int]:
         return self.tokens.get((request_id, choice), [])
