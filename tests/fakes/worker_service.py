@@ -10,43 +10,28 @@ await worker.stop()
 
 import asyncio
 import contextlib
-import enum
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
+from fakes.worker_faults import WITHHOLDING, Fault, spoil, strays
 from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
 
 from pypto_serving.process.listening import bind
-from pypto_serving.wire.columns import pack_ids
+from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
-
-class Fault(enum.Enum):
-    """What goes wrong when a step is run, once."""
-
-    CRASH = "the process dies before it answers"
-    HANG = "the device stops, the process goes on beating, until release()"
-    FREEZE = "nothing comes from the process any more, until release()"
-    LATE = "the result comes after several beats"
-    DUPLICATE = "the result comes twice"
-    SKIP = "the result never comes, the next one does"
-    GARBAGE = "the columns of the result do not fit each other"
-    WRONG_TOKEN = "the result names another token than the one kept"
-    WRONG_DIGEST = "the digest is wrong"
-    STEP_ERROR = "the step fails as a whole"
-    LANE_ERROR = "the result complains about its first lane"
-    NO_FRAME = "an empty frame comes instead of the result"
-    STALE_EPOCH = "a result of an earlier epoch comes before the right one"
-    END_OF_STREAM = "the stream ends, the process lives on"
+#: What becomes of a frame on its way to the control plane: any number of frames, or bytes that are none.
+Tamper = Callable[[worker_pb2.ExecuteResponse], Iterable[worker_pb2.ExecuteResponse | bytes]]
 
 
 @dataclass(frozen=True)
 class FakeWorkerOptions:
     """What the worker says of itself, and how fast it is."""
 
+    name: str = "incarnation"  # with a number behind it, the incarnation
     vocab_size: int = 1000
     max_model_len: int = 512
     max_lanes: int = 8
@@ -74,6 +59,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.is_held = False  # refuses every other control plane
         self.is_lenient = False  # takes a control plane of any model
         self.is_resumable = True
+        self.tamper: Tamper = lambda frame: (frame,)
+        self.broken_rules: list[str] = []  # by the control plane, in the steps that were run
         self.is_draining = False
         self.credentials: grpc.ServerCredentials | None = None  # plain text
         self.num_streams = 0
@@ -81,7 +68,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.steps: list[worker_pb2.Step] = []
         self.num_heartbeats = 0
         self._incarnations = itertools.count(1)
+        self._has_let_go = False
         self._epoch = 0
+        self._epoch_error = 0
         self._port = 0
         self._device: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
@@ -93,7 +82,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def start(self) -> None:
         """Start as a new incarnation, on the port of the last one."""
-        self.incarnation = f"incarnation-{next(self._incarnations)}"
+        self.incarnation = f"{self.options.name}-{next(self._incarnations)}"
         self._lanes = FakeLanes(
             self.options.max_lanes, [self.options.page_tokens] * self.options.num_groups, self.options.vocab_size, self.options.next_token
         )
@@ -101,13 +90,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._is_frozen = False
         self._is_hanging = False
         self._progress = 0
-        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | str | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | bytes | str | None] = asyncio.Queue()
         self._queue: asyncio.Queue[worker_pb2.Step] = asyncio.Queue()
         self._unacknowledged: list[worker_pb2.StepResult] = []
         self._last_step_id = self._answered_step_id = 0
         self._is_blank = True
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
+        self._server.add_generic_rpc_handlers([_handler(self)])
         self._port = bind(self._server, "127.0.0.1", self._port, self.credentials)
         await self._server.start()
         self._device = asyncio.create_task(self._run_device())
@@ -115,6 +104,12 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def stop(self) -> None:
         """Stop for good."""
         await self.kill()
+
+    async def revive(self) -> None:
+        """Do what a supervisor would: start what died, and let go on what stands still."""
+        if not self.is_alive:
+            await self.start()
+        self.release()
 
     async def kill(self) -> None:
         """Die without a word."""
@@ -132,15 +127,22 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._progress += 1
         self._resume.set()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        return self._server is not None
+
     async def Execute(
         self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+    ) -> AsyncIterator[worker_pb2.ExecuteResponse | bytes]:
         """One session."""
         hello = (await anext(request_iterator)).hello
         self.hellos.append(hello)
         await self._refuse_strangers(hello, context)
         self.num_streams += 1
-        yield self._welcome(hello)
+        self._epoch_error = 0
+        for frame in self.tamper(self._welcome(hello)):
+            yield frame
         outbox = self._outbox
         reader = asyncio.create_task(self._read(request_iterator))
         beats = asyncio.create_task(self._beat())
@@ -149,7 +151,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 if isinstance(frame, str):
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, frame)
                 if not self._is_frozen:
-                    yield frame
+                    for sent in self.tamper(frame):
+                        yield sent
         finally:
             reader.cancel()
             beats.cancel()
@@ -165,7 +168,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self.holder = hello.control_plane_id
             self._epoch += 1
         self._outbox = asyncio.Queue()
-        is_resumed = self.is_resumable and hello.resume_incarnation == self.incarnation
+        is_resumed = self.is_resumable and not self._has_let_go and hello.resume_incarnation == self.incarnation
         if is_resumed:
             for result in self._unacknowledged:
                 if result.step_id > hello.acked_step_id:
@@ -173,6 +176,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         else:
             self._forget()
             self._last_step_id = 0
+        self._has_let_go = False
         options = self.options
         return self._frame(
             welcome=worker_pb2.Welcome(
@@ -211,6 +215,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._lanes.clear()
         self._is_blank = True
         if self._device is not None and not self._is_hanging:
+            self._progress += 1
             self._device.cancel()
             self._device = asyncio.create_task(self._run_device())
 
@@ -261,14 +266,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue  # it was reset while it hung
             self._progress += 1
             result = self._lanes.run(step)
+            self.broken_rules += [result.error] if result.error else []
             self._answered_step_id = step.step_id
             self._unacknowledged.append(result)
-            if not (fault and self._answer_badly(fault, result)):
-                self._send(result=result)
+            self._answer(fault, result)
 
     async def _before_running(self, fault: Fault) -> None:
-        if fault is Fault.CRASH:
-            asyncio.create_task(self.kill())  # noqa: RUF006  # it ends this very task
+        if fault in (Fault.CRASH, Fault.RESTART):
+            self._ending = asyncio.create_task(self._restart() if fault is Fault.RESTART else self.kill())  # it ends this very task
             await asyncio.Event().wait()
         elif fault in (Fault.HANG, Fault.FREEZE):
             self._is_frozen = fault is Fault.FREEZE
@@ -278,34 +283,41 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._is_hanging = False
         elif fault is Fault.LATE:
             await asyncio.sleep(5 * self.options.beat_seconds)
-        elif fault is Fault.END_OF_STREAM:
+        elif fault is Fault.OTHER_EPOCH:
+            self._epoch_error = 1
+        elif fault in (Fault.END_OF_STREAM, Fault.LET_GO):
+            self._has_let_go = fault is Fault.LET_GO
             self._outbox.put_nowait(None)
 
-    def _answer_badly(self, fault: Fault, result: worker_pb2.StepResult) -> bool:
-        """Do what the fault wants; returns whether the right answer is withheld."""
-        if fault is Fault.DUPLICATE:
-            self._send(result=result)
-        elif fault is Fault.NO_FRAME:
-            self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch))
-            return True
-        elif fault is Fault.STALE_EPOCH:
+    def _answer(self, fault: Fault | None, result: worker_pb2.StepResult) -> None:
+        for stray in strays(fault, result):
+            self._outbox.put_nowait(stray if isinstance(stray, bytes) else self._frame(**stray))
+        if fault is Fault.STALE_EPOCH:
             stale = worker_pb2.StepResult(step_id=result.step_id, error="of another life")
             self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch + 1, result=stale))
-        elif fault is Fault.GARBAGE:
-            result.lanes += b"\x01"
-        elif fault is Fault.WRONG_TOKEN:
-            result.token_ids = pack_ids([1] * (len(result.token_ids) // 4))
-        elif fault is Fault.WRONG_DIGEST:
-            result.digest ^= 1
-        elif fault is Fault.STEP_ERROR:
-            result.error = "out of memory"
         elif fault is Fault.LANE_ERROR:
             number, lane = next(iter(self._lanes.live.items()))
             result.lane_errors.add(lane=number, generation=lane.admission.generation, message="not a number")
-        return fault is Fault.SKIP
+        if fault not in WITHHOLDING:
+            spoil(fault, result)
+            self._send(result=result)
+
+    async def _restart(self) -> None:
+        await self.kill()
+        await self.start()
 
     def _frame(self, **frame: object) -> worker_pb2.ExecuteResponse:
-        return worker_pb2.ExecuteResponse(epoch=self._epoch, **frame)
+        return worker_pb2.ExecuteResponse(epoch=self._epoch + self._epoch_error, **frame)
 
     def _send(self, **frame: object) -> None:
         self._outbox.put_nowait(self._frame(**frame))
+
+
+def _handler(worker: FakeWorker) -> grpc.GenericRpcHandler:
+    """As the generated one, but it sends bytes as they are."""
+    execute = grpc.stream_stream_rpc_method_handler(
+        worker.Execute,
+        request_deserializer=worker_pb2.ExecuteRequest.FromString,
+        response_serializer=lambda frame: frame if isinstance(frame, bytes) else frame.SerializeToString(),
+    )
+    return grpc.method_handlers_generic_handler("pypto_serving.worker.v1.WorkerService", {"Execute": execute})

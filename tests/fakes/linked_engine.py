@@ -1,0 +1,86 @@
+"""An engine whose workers are real links, on the event loop of the test."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from fakes.engine_doubles import RecordingMetrics, RecordingSink, make_request
+from fakes.worker_events import RecordedMetrics
+
+from control_plane.core.options import SchedulerOptions
+from control_plane.core.scheduler import Scheduler
+from control_plane.edge.worker_link.registry import WorkerRegistry
+from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.settings import Backoff, LinkSettings
+from control_plane.engine.engine import Engine
+
+#: Short pauses and little patience, so that tests take milliseconds.
+_HASTE = {
+    "redial": Backoff(0.005, 0.02),
+    "refused": Backoff(0.01, 0.02),
+    "handshake_seconds": 0.5,
+    "min_hang_seconds": 0.15,
+    "max_hang_seconds": 0.15,
+}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition()` holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class LinkedEngine:
+    """Engine, scheduler and links of one control plane, without clients; to be used in `async with`.
+
+    `links` are fields of LinkSettings, the other keywords those of SchedulerOptions.
+    """
+
+    def __init__(self, *addresses: str, links: dict[str, object] | None = None, **scheduler_options: object) -> None:
+        settings = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
+        self.sink = RecordingSink()
+        self.link_metrics = RecordedMetrics()
+        self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
+        self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
+        self.registry = WorkerRegistry(LinkSettings(**settings), Surroundings(self.engine, self.link_metrics, time.monotonic))
+        self._addresses = addresses
+
+    async def __aenter__(self) -> "LinkedEngine":
+        self._running = asyncio.create_task(self.engine.run())
+        self.registry.start(self._addresses)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.engine.stop()
+        await self._running
+        await self.registry.stop()
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that the engine may use."""
+        return len(self.scheduler.replicas)
+
+    def submit(self, request_id: str, prompt: list[int], **changes: object) -> None:
+        """Send a request; `changes` as for make_request."""
+        self.engine.submit(make_request(request_id, prompt, arrival_time=time.monotonic(), **changes))
+
+    def has_ended(self, request_id: str) -> bool:
+        """Whether a request has its end."""
+        return (request_id, 0) in self.sink.finished or request_id in self.sink.failed
+
+    async def tokens(self, request_id: str) -> list[int]:
+        """Wait for a request that succeeds; returns what it generated."""
+        await until(lambda: self.has_ended(request_id))
+        assert request_id not in self.sink.failed, self.sink.failed[request_id]
+        return self.sink.output_of(request_id)
+
+    async def assert_comes_to_rest(self) -> None:
+        """Wait until nothing is in flight; then every page has to be free or cached."""
+        await until(lambda: not any(replica.num_steps_in_flight or replica.resetting for replica in self.scheduler.replicas))
+        self.scheduler.check_integrity()
+        gauges = self.engine.snapshot().gauges
+        assert gauges.healthy
+        assert (gauges.num_running, gauges.num_waiting_for_capacity, gauges.num_waiting_for_worker) == (0, 0, 0)
+        assert all((worker.pages.referenced, worker.pages.fenced) == (0, 0) for worker in gauges.workers)
