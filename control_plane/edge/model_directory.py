@@ -160,14 +160,15 @@ def _chat_template(
     path = template_file or (own_file if own_file.exists() else None)
     origin = path or directory / "tokenizer_config.json: chat_template"
     try:
-        source = _read_text(path) if path else _inline_template(tokenizer_config.get("chat_template"))
-        return None if source is None else ChatTemplate(source, special_tokens)
+        named = {"default": _read_text(path)} if path else _inline_templates(tokenizer_config.get("chat_template"))
+        source, tool_source = named.get("default"), named.get("tool_use")
+        return None if source is None else ChatTemplate(source, special_tokens, tool_source)
     except TemplateBroken as error:
         raise StartUpError(f"{origin}: {error}") from None
 
 
-def _inline_template(value: Any) -> str | None:
-    """A template, or a list of named ones of which "default" is ours."""
+def _inline_templates(value: Any) -> dict[str, str]:
+    """A template, or a list of named ones: "default", and "tool_use" for conversations with tools."""
     entries = value if isinstance(value, list) else [{"name": "default", "template": value}] if value is not None else []
     named = {}
     for entry in entries:
@@ -176,4 +177,4 @@ def _inline_template(value: Any) -> str | None:
                 named[name] = template
             case _:
                 raise TemplateBroken("neither a text nor a list of named texts")
-    return named.get("default")
+    return named

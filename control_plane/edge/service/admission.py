@@ -5,21 +5,24 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from control_plane.core.constraint import Constraint
 from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.constraints import RequestConstraints, check_constraint
 from control_plane.edge.service.context_limit import ContextLimit
-from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
+from control_plane.edge.service.errors import InvalidArgument, NotFound
 from control_plane.edge.service.parameters import (
-    check_complete,
     check_num_tokens,
     check_parameters,
     check_token_ids,
+    choice_seed,
     effective_parameters,
     sampling_params,
 )
 from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.service.prompt_limit import context_prompt_limit
+from control_plane.edge.service.resume_reader import check_resume, unfinished_choices
 from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest
@@ -27,7 +30,6 @@ from pypto_serving.inference.v1 import inference_pb2
 
 _REQUEST_ID = re.compile(r"[ -~]{1,256}")
 _MAX_SALT_BYTES = 256
-_MAX_KEY_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Admission:
         self._model = model
         self._encoder = encoder
         self._context_limit = context_limit
+        self._constraints = RequestConstraints(model)
 
     async def admit(self, spec: inference_pb2.GenerationSpec) -> AdmittedRequest:
         """Understand a request. It waits while no worker has ever said how long a request may be."""
@@ -52,15 +55,15 @@ class Admission:
         self.check_model(spec.model)
         _check_envelope(spec)
         if spec.HasField("resume"):
-            _check_resume_stands_alone(spec)
-            effective, prompt = self._resumed(spec.resume)
+            check_resume(spec, self._model.fingerprint, self._model.vocab_size, self._max_tokens)
+            effective, prompt = spec.resume.effective, list(spec.resume.prompt_token_ids)
+            self._check_prompt(prompt, "resume.prompt_token_ids")
         else:
             effective = effective_parameters(spec, self._model.default_sampling)
             check_parameters(effective, self._model.vocab_size)
             prompt = await self._prompt(spec)
+        _check_ends(spec, effective.stopping)
         _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get())
-        if spec.HasField("resume"):
-            _check_resumed_length(spec.resume)
         started = inference_pb2.Started(
             request_id=spec.request_id or uuid.uuid4().hex,
             model=self._model.name,
@@ -70,7 +73,8 @@ class Admission:
             num_prompt_tokens=len(prompt),
             prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
         )
-        return AdmittedRequest(started, self._request(spec, started, prompt, arrival_time))
+        choices = await self._choices(spec, effective, prompt)
+        return AdmittedRequest(started, self._request(spec, started, prompt, choices, arrival_time))
 
     def check_model(self, name: str) -> None:
         """Require the served model; an empty name means it."""
@@ -105,49 +109,45 @@ class Admission:
             raise InvalidArgument(f"{field} has 0 tokens, must have at least 1")
         check_token_ids(prompt, self._model.vocab_size, field)
 
-    def _resumed(self, resume: inference_pb2.Resume) -> tuple[inference_pb2.EffectiveParameters, list[int]]:
-        """Parameters and prompt of a request that goes on."""
-        if resume.model_fingerprint != self._model.fingerprint:
-            raise FailedPrecondition(
-                f"resume.model_fingerprint {resume.model_fingerprint!r} is of another model; this server has {self._model.fingerprint!r}"
+    async def _choices(
+        self, spec: inference_pb2.GenerationSpec, effective: inference_pb2.EffectiveParameters, prompt: Sequence[int]
+    ) -> list[ChoiceSpec]:
+        """The choices to be generated. Prompt logprobs are asked of the first of them."""
+        unfinished = unfinished_choices(spec, effective.n)
+        constraints: Sequence[Constraint | None] = [None] * len(unfinished)
+        if spec.HasField("constraint"):
+            constraints = await self._encoder.compile(self._constraints.compile, spec.constraint, len(unfinished))
+        sampling, rules = sampling_params(effective, self._model.vocab_size), self._text_rules(effective)
+        choices = []
+        for choice, constraint in zip(unfinished, constraints, strict=True):
+            detokenizer = self._model.tokenizer.detokenizer(prompt, effective.output.skip_special_tokens)
+            choices.append(
+                ChoiceSpec(
+                    index=choice.index,
+                    sampling=replace(sampling, seed=choice_seed(sampling.seed, choice.index)),
+                    text=SequenceTextStream(detokenizer, rules),
+                    constraint=constraint,
+                    resumed_token_ids=choice.token_ids,
+                    resumed_numerics_id=choice.numerics_id,
+                )
             )
-        if len(resume.key) > _MAX_KEY_BYTES:
-            raise InvalidArgument(f"resume.key has {len(resume.key)} bytes, may have at most {_MAX_KEY_BYTES}")
-        check_complete(resume.effective)
-        check_parameters(resume.effective, self._model.vocab_size, "resume.effective.")
-        check_num_tokens("resume.prompt_token_ids", len(resume.prompt_token_ids), self._max_tokens)
-        prompt = list(resume.prompt_token_ids)
-        self._check_prompt(prompt, "resume.prompt_token_ids")
-        if len(resume.choices) > resume.effective.n:
-            raise InvalidArgument(f"resume.choices has {len(resume.choices)} entries, may have at most {resume.effective.n}")
-        for index, choice in enumerate(resume.choices):
-            path = f"resume.choices[{index}]"
-            if choice.index >= resume.effective.n:
-                raise InvalidArgument(f"{path}.index = {choice.index}, must be below n = {resume.effective.n}")
-            if choice.finished:
-                raise InvalidArgument(f"{path}.finished is set: there is nothing left to generate")
-            check_num_tokens(f"{path}.token_ids", len(choice.token_ids), self._max_tokens)
-            check_token_ids(choice.token_ids, self._model.vocab_size, f"{path}.token_ids")
-        return resume.effective, prompt
+            sampling = replace(sampling, prompt_logprobs=None)
+        return choices
 
     def _request(
-        self, spec: inference_pb2.GenerationSpec, started: inference_pb2.Started, prompt: list[int], arrival_time: float
+        self,
+        spec: inference_pb2.GenerationSpec,
+        started: inference_pb2.Started,
+        prompt: list[int],
+        choices: Sequence[ChoiceSpec],
+        arrival_time: float,
     ) -> GenerationRequest:
         effective = started.effective
-        text = SequenceTextStream(
-            self._model.tokenizer.detokenizer(prompt, effective.output.skip_special_tokens), self._text_rules(effective)
-        )
-        choice = ChoiceSpec(
-            index=0,
-            sampling=sampling_params(effective, self._model.vocab_size),
-            text=text,
-            resumed_token_ids=list(spec.resume.choices[0].token_ids) if spec.resume.choices else (),
-        )
         return GenerationRequest(
             request_id=started.request_id,
             resume_key=started.resume_key,
             prompt_token_ids=prompt,
-            choices=(choice,),
+            choices=choices,
             max_tokens=effective.stopping.max_tokens,
             min_tokens=effective.stopping.min_tokens,
             end_token_ids=self._end_token_ids(effective.stopping) | frozenset(effective.stopping.stop_token_ids),
@@ -181,13 +181,13 @@ def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
     if salt_bytes > _MAX_SALT_BYTES:
         raise InvalidArgument(f"cache_salt has {salt_bytes} bytes, may have at most {_MAX_SALT_BYTES}")
     if spec.HasField("constraint"):
-        raise Unimplemented("constraint is not implemented yet")
+        check_constraint(spec.constraint)
 
 
-def _check_resume_stands_alone(spec: inference_pb2.GenerationSpec) -> None:
-    beside = [field for field in (spec.WhichOneof("prompt"), "sampling", "stopping", "output", "n") if field and spec.HasField(field)]
-    if beside:
-        raise InvalidArgument(f"{beside[0]} is set beside resume, must be absent")
+def _check_ends(spec: inference_pb2.GenerationSpec, stopping: inference_pb2.StoppingParams) -> None:
+    if spec.HasField("constraint") and stopping.ignore_eos:
+        path = "resume.effective." if spec.HasField("resume") else ""
+        raise InvalidArgument(f"{path}stopping.ignore_eos is set beside constraint, whose output ends with an end token")
 
 
 def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int) -> None:
@@ -203,12 +203,3 @@ def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: i
         stopping.max_tokens = room
     if stopping.min_tokens > stopping.max_tokens:
         raise InvalidArgument(f"stopping.min_tokens = {stopping.min_tokens}, must be at most max_tokens = {stopping.max_tokens}")
-
-
-def _check_resumed_length(resume: inference_pb2.Resume) -> None:
-    for index, choice in enumerate(resume.choices):
-        if len(choice.token_ids) > resume.effective.stopping.max_tokens:
-            raise InvalidArgument(
-                f"resume.choices[{index}].token_ids has {len(choice.token_ids)} tokens, may have at most "
-                f"max_tokens = {resume.effective.stopping.max_tokens}"
-            )

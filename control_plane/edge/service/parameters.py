@@ -3,6 +3,7 @@
 Whatever is sampled with is read out of the float32 fields of EffectiveParameters, so that a resume from their echo draws the same tokens.
 """
 
+import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.service.errors import InvalidArgument, Unimplemented
+from control_plane.edge.service.errors import InvalidArgument
 from pypto_serving.inference.v1 import inference_pb2
 
 _GREEDY_BELOW = 1e-5
@@ -64,13 +65,11 @@ def check_complete(effective: inference_pb2.EffectiveParameters) -> None:
 
 
 def check_parameters(effective: inference_pb2.EffectiveParameters, vocab_size: int, path: str = "") -> None:
-    """Check every range; `path` goes before the names of fields. Raises InvalidArgument or Unimplemented."""
+    """Check every range; `path` goes before the names of fields. Raises InvalidArgument."""
     _require(1 <= effective.n <= _MAX_CHOICES, f"{path}n", effective.n, f"from 1 to {_MAX_CHOICES}")
     check_sampling(effective.sampling, vocab_size, f"{path}sampling.")
     _check_stopping(effective.stopping, vocab_size, f"{path}stopping.")
     _check_output(effective.output, f"{path}output.")
-    if effective.n > 1:
-        raise Unimplemented(f"{path}n = {effective.n}: more than one choice is not implemented yet")
 
 
 def check_sampling(sampling: inference_pb2.SamplingParams, vocab_size: int, path: str) -> None:
@@ -101,8 +100,16 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, field: str) -> No
         raise InvalidArgument(f"{field}: token id {token_ids[index]} at position {index} is not below the vocabulary size {vocab_size}")
 
 
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of a choice: the first has the request's own, so that it is what n = 1 gives."""
+    if choice == 0:
+        return seed
+    digest = hashlib.sha256(seed.to_bytes(8, "little") + choice.to_bytes(4, "little")).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
 def sampling_params(effective: inference_pb2.EffectiveParameters, vocab_size: int) -> SamplingParams:
-    """The engine's form of checked parameters, for the first choice."""
+    """The engine's form of checked parameters, with the request's own seed."""
     sampling, output = effective.sampling, effective.output
     return SamplingParams(
         temperature=sampling.temperature if sampling.temperature >= _GREEDY_BELOW else 0.0,

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unimplemented
+from control_plane.edge.service.chat_reader import check_chat, conversation_of
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
 from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
 from control_plane.edge.text.tokenizer import Encoding, Tokenizer
@@ -30,10 +31,12 @@ class PromptEncoder:
         self._tokenizer = model.tokenizer
         self._template = model.chat_template
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+        self._compilers = ThreadPoolExecutor(num_threads, thread_name_prefix="constraint")  # may be busy for seconds
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._compilers.shutdown(wait=False, cancel_futures=True)
 
     async def text(self, text: str, limit: PromptLimit, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
         """Encode plain text; raises a RequestError when it is too long."""
@@ -42,23 +45,23 @@ class PromptEncoder:
 
     async def chat(self, chat: inference_pb2.Chat, path: str, limit: PromptLimit, with_offsets: bool = False) -> Encoding:
         """Render a conversation and encode it; the template writes all special tokens. Raises a RequestError."""
-        if not chat.messages:
-            raise InvalidArgument(f"{path}.messages is empty, must have at least one message")
-        limit.check_messages(f"{path}.messages", len(chat.messages))
-        if chat.tools:
-            raise Unimplemented(f"{path}.tools is not implemented yet")
-        if chat.template_arguments:
-            raise Unimplemented(f"{path}.template_arguments is not implemented yet")
+        check_chat(chat, path, limit)
         if self._template is None:
             raise FailedPrecondition(
                 f"{path}: the model has no chat template; send the prompt as text, or start the server with --chat-template FILE"
             )
+        if chat.tools and not self._template.knows_tools:
+            raise InvalidArgument(f"{path}.tools is set, must be absent: the model's chat template does not know tools")
         text = await self._run(chat.ByteSize(), _render, self._template, chat, path, limit)
         return await self._encode(path, text, limit, add_special_tokens=False, with_offsets=with_offsets)
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""
         return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
+
+    async def compile(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a function that makes constraints, on a thread on which no prompt waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._compilers, lambda: function(*args, **kwargs))
 
     async def _encode(self, field: str, text: str, limit: PromptLimit, add_special_tokens: bool, with_offsets: bool) -> Encoding:
         if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
@@ -72,11 +75,8 @@ class PromptEncoder:
 
 
 def _render(template: ChatTemplate, chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> str:
-    messages = [_template_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)]
-    limit.check_characters(f"{path}.messages", sum(len(value) for message in messages for value in message.values()))
-    opens_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
     try:
-        text = template.render(messages, opens_turn)
+        text = template.render(conversation_of(chat, path))
     except TemplateRefused as error:
         raise InvalidArgument(f"{path}.messages: the chat template refuses them: {error}") from None
     limit.check_characters(f"{path}, rendered,", len(text))
@@ -89,17 +89,3 @@ def _check_in_parts(tokenizer: Tokenizer, field: str, text: str, limit: PromptLi
     for start in range(0, len(text), _PART_CHARACTERS):
         num_tokens += len(tokenizer.encode(text[start : start + _PART_CHARACTERS], add_special_tokens=False).token_ids)
         limit.check_tokens(field, num_tokens // 2)
-
-
-def _template_message(message: inference_pb2.ChatMessage, path: str) -> dict[str, str]:
-    """A message as templates know it."""
-    if message.tool_calls:
-        raise Unimplemented(f"{path}.tool_calls is not implemented yet")
-    if message.tool_call_id:
-        raise Unimplemented(f"{path}.tool_call_id is not implemented yet")
-    if not message.role:
-        raise InvalidArgument(f"{path}.role is empty, must say who speaks")
-    if not message.HasField("content"):
-        raise InvalidArgument(f"{path}.content is absent, must be given (it may be empty)")
-    named = {"name": message.name} if message.name else {}
-    return {"role": message.role, "content": message.content, **named}

@@ -84,6 +84,7 @@ class DeltaGatherer:
         self._builder = builder
         self._interval = stream_interval
         self._gathered: dict[int, list[SequenceDelta]] = {}
+        self._numerics: dict[int, str] = {}  # last sent, by choice
         self._num_gathered: Counter[int] = Counter()  # tokens, by choice
 
     def events(self, outputs: Sequence[Output]) -> list[inference_pb2.GenerateStreamResponse]:
@@ -92,10 +93,7 @@ class DeltaGatherer:
         for output in outputs:
             match output:
                 case SequenceDelta():
-                    self._gathered.setdefault(output.choice, []).append(output)
-                    self._num_gathered[output.choice] += len(output.token_ids)
-                    if self._num_gathered[output.choice] >= _MAX_DELTA_TOKENS:
-                        events += self._flush(output.choice)
+                    events += self._gather(output)
                 case SequenceFinished():
                     events += self._flush(output.choice)
                     events.append(inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output)))
@@ -107,19 +105,34 @@ class DeltaGatherer:
             events += self._flush(choice)
         return events
 
+    def _gather(self, delta: SequenceDelta) -> list[inference_pb2.GenerateStreamResponse]:
+        """Take a delta; what was gathered before goes first if it was computed in another way, and all of it if it is much."""
+        choice = delta.choice
+        before = self._gathered.get(choice)
+        events = self._flush(choice) if before and before[0].numerics_id != delta.numerics_id else []
+        self._gathered.setdefault(choice, []).append(delta)
+        self._num_gathered[choice] += len(delta.token_ids)
+        return events + self._flush(choice) if self._num_gathered[choice] >= _MAX_DELTA_TOKENS else events
+
     def _flush(self, choice: int) -> list[inference_pb2.GenerateStreamResponse]:
         deltas = self._gathered.pop(choice, None)
         self._num_gathered[choice] = 0
-        return [inference_pb2.GenerateStreamResponse(delta=self._builder.delta(deltas))] if deltas else []
+        if not deltas:
+            return []
+        message = self._builder.delta(deltas)
+        if self._numerics.get(choice) != deltas[0].numerics_id:
+            self._numerics[choice] = message.numerics_id = deltas[0].numerics_id
+        return [inference_pb2.GenerateStreamResponse(delta=message)]
 
 
 def whole_response(started: inference_pb2.Started, outputs: Sequence[Output], builder: ResponseBuilder) -> inference_pb2.GenerateResponse:
     """The answer of a unary call from all output of its request."""
     response = inference_pb2.GenerateResponse(started=started)
-    for index in range(started.effective.n):
+    # A resume leaves out choices that had finished.
+    ends = {output.choice: output for output in outputs if isinstance(output, SequenceFinished)}
+    for index in sorted(ends):
         deltas = [output for output in outputs if isinstance(output, SequenceDelta) and output.choice == index]
-        finished = next(output for output in outputs if isinstance(output, SequenceFinished) and output.choice == index)
-        choice = response.choices.add(index=index, finished=builder.finished(finished))
+        choice = response.choices.add(index=index, finished=builder.finished(ends[index]))
         if deltas:
             joined = builder.delta(deltas)
             choice.text = joined.text

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -10,6 +11,11 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+
+#: Names that a template finds set, whatever a client says.
+RESERVED_ARGUMENTS = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "raise_exception", "strftime_now"}
+)
 
 #: What a template can raise on messages that it does not expect.
 _RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -27,23 +33,41 @@ class TemplateRefused(ValueError):
     """The template can not render these messages; the message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template renders, in the shapes that transformers' templates expect."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # none of RESERVED_ARGUMENTS
+    add_generation_prompt: bool = True
+
+
 class ChatTemplate:
-    """Renders conversations. `source` is trusted as the model is, but sandboxed; raises TemplateBroken."""
+    """Renders conversations. `source` is trusted as the model is, but sandboxed; raises TemplateBroken.
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    `tool_source` takes its place when tools are offered: some models have a template of its own for that.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:
         self._template = _compiled(source)
+        self._tool_template = self._template if tool_source is None else _compiled(tool_source)
         self._special_tokens = dict(special_tokens)
+        #: Whether a conversation may have tools; a template that does not look at them would drop them silently.
+        self.knows_tools = any(name.name == "tools" for name in _environment().parse(tool_source or source).find_all(jinja2.nodes.Name))
 
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+    def render(self, conversation: Conversation) -> str:
         """The prompt text of a conversation, special tokens spelled out; raises TemplateRefused."""
+        template = self._tool_template if conversation.tools else self._template
         try:
-            return self._template.render(
+            return template.render(
                 {
                     **self._special_tokens,
-                    "messages": messages,
-                    "tools": None,
+                    **conversation.arguments,
+                    "messages": conversation.messages,
+                    "tools": conversation.tools or None,
                     "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
+                    "add_generation_prompt": conversation.add_generation_prompt,
                 }
             )
         except _RENDER_ERRORS as error:

@@ -33,11 +33,18 @@ class Tokenizer:
         bos_token = special_tokens.get("bos_token")
         self._bos_token_id = None if bos_token is None else tokenizer.token_to_id(bos_token)
         added = tokenizer.get_added_tokens_decoder()
+        #: Tokens that are no part of the model's own vocabulary, special or not, by id.
+        self.added_tokens: Mapping[int, str] = {token_id: token.content for token_id, token in added.items()}
         special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._rule = rule = byte_rule(json.loads(tokenizer.to_str())["decoder"])
         to_bytes = rule.to_bytes if rule else str.encode
         self._token_bytes = TokenBytes(tokenizer, to_bytes)
         self._visible_bytes = TokenBytes(tokenizer, to_bytes, skipped=special_ids)
+
+    @property
+    def has_token_bytes(self) -> bool:
+        """Whether a text is the concatenation of its tokens' bytes."""
+        return self._rule is not None
 
     def id_of(self, token: str) -> int | None:
         """Id of a token, or None when there is no such token."""

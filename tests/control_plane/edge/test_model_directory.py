@@ -9,6 +9,7 @@ from fakes.tokenizers import EOS, EOT, SPECIAL_TOKENS
 
 from control_plane.edge.model_directory import read_model
 from control_plane.edge.served_model import ServedModel
+from control_plane.edge.text.chat_template import Conversation
 from pypto_serving.process.start_up import StartUpError
 
 
@@ -58,14 +59,15 @@ def test_sampling_defaults_come_from_operator_then_model_then_built_in(directory
 def test_the_template_file_of_a_model_goes_before_its_tokenizer_config(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text("file")
     template = read(directory).chat_template
-    assert template is not None and template.render([], True) == "file"
+    assert template is not None and template.render(Conversation([])) == "file"
 
 
-def test_of_named_templates_the_default_is_taken(directory: Path) -> None:
-    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+def test_of_named_templates_the_default_is_taken_and_another_for_tools(directory: Path) -> None:
+    named = [{"name": "tool_use", "template": "{{ tools | length }} tools"}, {"name": "default", "template": "plain"}]
     write_json(directory / "tokenizer_config.json", {**SPECIAL_TOKENS, "chat_template": named})
     template = read(directory).chat_template
-    assert template is not None and template.render([], True) == "plain"
+    assert template is not None and template.render(Conversation([])) == "plain"
+    assert template.render(Conversation([], tools=[{}, {}])) == "2 tools"
 
 
 def test_gwy_04_a_model_may_have_no_template(directory: Path) -> None:

@@ -1,45 +1,23 @@
 """Validation: every refused input names field, value and limit, and nothing of it reaches the engine."""
 
 import math
-from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import pytest
+from fakes.admission import admit, ids, refusal
 from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
 
-from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission import Admission, AdmittedRequest
+from control_plane.edge.service.admission import Admission
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
-INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 USER = pb.ChatMessage(role="user", content="x")
-
-
-async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None) -> AdmittedRequest:
-    model = model or served_model()
-    limit = ContextLimit(1.0, 1)
-    limit.set(MAX_MODEL_LEN)
-    encoder = PromptEncoder(model)
-    try:
-        return await Admission(model, encoder, limit).admit(spec)
-    finally:
-        encoder.close()
-
-
-async def refusal(spec: pb.GenerationSpec, model: ServedModel | None = None) -> RequestError:
-    with pytest.raises(RequestError) as caught:
-        await admit(spec, model)
-    return caught.value
-
-
-def ids(*token_ids: int) -> pb.TokenIds:
-    return pb.TokenIds(ids=token_ids)
 
 
 SAMPLING = [
@@ -114,15 +92,7 @@ SPECS = [
     (pb.GenerationSpec(text="x", cache_salt="é" * 129), INVALID, "cache_salt has 258 bytes, may have at most 256"),
     (pb.GenerationSpec(text="x", n=0), INVALID, "n = 0, must be from 1 to 64"),
     (pb.GenerationSpec(text="x", n=1_000_000), INVALID, "n = 1000000, must be from 1 to 64"),
-    (pb.GenerationSpec(text="x", n=2), UNIMPLEMENTED, "n = 2"),
-    (pb.GenerationSpec(text="x", constraint=pb.Constraint(regex="a")), UNIMPLEMENTED, "constraint"),
     (pb.GenerationSpec(chat=pb.Chat()), INVALID, "chat.messages is empty"),
-    (pb.GenerationSpec(chat=pb.Chat(messages=[USER], tools=[pb.Tool(name="t")])), UNIMPLEMENTED, "chat.tools"),
-    (
-        pb.GenerationSpec(chat=pb.Chat(messages=[USER], template_arguments={"a": pb.TemplateValue(bool_value=True)})),
-        UNIMPLEMENTED,
-        "chat.template_arguments",
-    ),
     (pb.GenerationSpec(chat=pb.Chat(messages=[USER, pb.ChatMessage(role="user")])), INVALID, "chat.messages[1].content is absent"),
     (pb.GenerationSpec(chat=pb.Chat(messages=[pb.ChatMessage(content="x")])), INVALID, "chat.messages[0].role is empty"),
     (pb.GenerationSpec(text="x", model="other"), grpc.StatusCode.NOT_FOUND, "model 'other' is not served; this server has 'bytes'"),
@@ -174,8 +144,6 @@ async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch:
 
 
 async def test_gwy_05_a_template_that_refuses_the_messages_is_quoted() -> None:
-    from control_plane.edge.text.chat_template import ChatTemplate
-
     model = served_model(chat_template=ChatTemplate("{{ raise_exception('roles must alternate') }}", {}))
     error = await refusal(pb.GenerationSpec(chat=pb.Chat(messages=[USER])), model)
     assert (error.code, "roles must alternate" in str(error)) == (INVALID, True)
@@ -249,62 +217,3 @@ async def test_which_end_tokens_have_text(stopping: dict[str, object], skip: boo
     spec = pb.GenerationSpec(text="x", stopping=pb.StoppingParams(**stopping), output=pb.OutputOptions(skip_special_tokens=skip))
     stream = (await admit(spec)).request.choices[0].text
     assert stream.push(ord("a")) + stream.push(end) + stream.finish() == text
-
-
-@pytest.fixture
-async def started() -> AsyncIterator[pb.Started]:
-    yield (await admit(pb.GenerationSpec(text="Hi", stopping=pb.StoppingParams(max_tokens=5)))).started
-
-
-def resumed(started: pb.Started, **changes: object) -> pb.GenerationSpec:
-    fields = {"effective": started.effective, "prompt_token_ids": [BOS, *b"Hi"], "model_fingerprint": "f1"} | changes
-    return pb.GenerationSpec(resume=pb.Resume(**fields))
-
-
-async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
-    choices = [pb.ResumedChoice(index=0, token_ids=[1, 2])]
-    admitted = await admit(resumed(started, choices=choices, key=b"k"))
-    assert admitted.started.effective == started.effective
-    assert (admitted.started.resume_key, admitted.request.takes_over) == (b"k", True)
-    assert list(admitted.request.choices[0].resumed_token_ids) == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "message"),
-    [
-        ({"model_fingerprint": "f2"}, grpc.StatusCode.FAILED_PRECONDITION, "resume.model_fingerprint 'f2' is of another model"),
-        ({"prompt_token_ids": []}, INVALID, "resume.prompt_token_ids has 0 tokens"),
-        ({"prompt_token_ids": [VOCAB_SIZE]}, INVALID, "resume.prompt_token_ids: token id"),
-        ({"prompt_token_ids": [1] * 65}, INVALID, "resume.prompt_token_ids has 65 tokens, may have at most 64"),
-        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE] * 65)]}, INVALID, "resume.choices[0].token_ids has 65 tokens"),
-        ({"key": b"k" * 65}, INVALID, "resume.key has 65 bytes"),
-        ({"effective": pb.EffectiveParameters(n=1)}, INVALID, "resume.effective.sampling.seed is absent"),
-        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE])]}, INVALID, "resume.choices[0].token_ids: token id"),
-        ({"choices": [pb.ResumedChoice(token_ids=[1] * 6)]}, INVALID, "resume.choices[0].token_ids has 6 tokens, may have at most"),
-        ({"choices": [pb.ResumedChoice(index=1)]}, INVALID, "resume.choices[0].index = 1, must be below n = 1"),
-        ({"choices": [pb.ResumedChoice()] * 2}, INVALID, "resume.choices has 2 entries, may have at most 1"),
-        ({"choices": [pb.ResumedChoice(finished=True)]}, INVALID, "resume.choices[0].finished is set"),
-    ],
-)
-async def test_a_resume_that_makes_no_sense_is_refused(
-    started: pb.Started, changes: dict[str, object], code: grpc.StatusCode, message: str
-) -> None:
-    error = await refusal(resumed(started, **changes))
-    assert (error.code, str(error)[: len(message)]) == (code, message)
-
-
-@pytest.mark.parametrize(
-    "field", [{"text": "x"}, {"sampling": pb.SamplingParams()}, {"stopping": pb.StoppingParams()}, {"output": pb.OutputOptions()}, {"n": 1}]
-)
-async def test_a_resume_stands_in_place_of_other_fields(started: pb.Started, field: dict[str, Any]) -> None:
-    spec = resumed(started)
-    spec.MergeFrom(pb.GenerationSpec(**field))
-    assert str(await refusal(spec)) == f"{next(iter(field))} is set beside resume, must be absent"
-
-
-async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
-    started.effective.sampling.temperature = math.nan
-    assert str(await refusal(resumed(started))).startswith("resume.effective.sampling.temperature = nan")
-    started.effective.n = 2
-    started.effective.sampling.temperature = 1
-    assert (await refusal(resumed(started))).code is UNIMPLEMENTED

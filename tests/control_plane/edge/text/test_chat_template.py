@@ -2,14 +2,14 @@
 
 import pytest
 
-from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken, TemplateRefused
+from control_plane.edge.text.chat_template import ChatTemplate, Conversation, TemplateBroken, TemplateRefused
 
 MESSAGES = [{"role": "user", "content": "<é & 'x'>"}, {"role": "assistant", "content": "b"}]
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def render(source: str, add_generation_prompt: bool = True) -> str:
-    return ChatTemplate(source, SPECIAL).render(MESSAGES, add_generation_prompt)
+    return ChatTemplate(source, SPECIAL).render(Conversation(MESSAGES, add_generation_prompt=add_generation_prompt))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""The constraint of a request: its limits, and its way to the compiler."""
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler, ConstraintsUnavailable
+from control_plane.edge.text.constraint.grammar import (
+    GrammarRefused,
+    alternatives_grammar,
+    json_schema_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+from control_plane.edge.text.constraint.token_constraint import TokenConstraint
+from pypto_serving.inference.v1 import inference_pb2
+
+_MAX_BYTES = 1 << 16
+_MAX_ALTERNATIVES = 1024
+_MAX_ALTERNATIVE_BYTES = 1024
+
+_GRAMMARS = {"json_schema": json_schema_grammar, "regex": regex_grammar, "grammar": lark_grammar}
+
+
+def check_constraint(constraint: inference_pb2.Constraint) -> None:
+    """Check sizes, before anything looks inside; raises InvalidArgument."""
+    kind = constraint.WhichOneof("kind")
+    if kind is None:
+        raise InvalidArgument("constraint.kind is absent, must be one of json_schema, regex, alternatives and grammar")
+    if kind == "alternatives":
+        _check_alternatives(constraint.alternatives)
+    else:
+        _check_size(f"constraint.{kind}", len(getattr(constraint, kind).encode()), _MAX_BYTES)
+
+
+class RequestConstraints:
+    """Makes the constraints of requests. Its methods may be called on any thread, and block."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
+
+    def compile(self, constraint: inference_pb2.Constraint, count: int) -> list[TokenConstraint]:
+        """A checked constraint for each of `count` sequences; raises a RequestError."""
+        kind = constraint.WhichOneof("kind")
+        assert kind is not None
+        try:
+            return self._compiler.compile(_grammar(kind, constraint), count)
+        except GrammarRefused as error:
+            raise InvalidArgument(f"constraint.{kind}: {error}") from None
+        except ConstraintsUnavailable as error:
+            raise FailedPrecondition(f"constraint: {error}") from None
+
+
+def _grammar(kind: str, constraint: inference_pb2.Constraint) -> str:
+    if kind == "alternatives":
+        return alternatives_grammar(constraint.alternatives.texts)
+    return _GRAMMARS[kind](getattr(constraint, kind))
+
+
+def _check_alternatives(alternatives: inference_pb2.Alternatives) -> None:
+    count = len(alternatives.texts)
+    if not 1 <= count <= _MAX_ALTERNATIVES:
+        raise InvalidArgument(f"constraint.alternatives.texts has {count} entries, must have from 1 to {_MAX_ALTERNATIVES}")
+    sizes = [len(text.encode()) for text in alternatives.texts]
+    for index, size in enumerate(sizes):
+        _check_size(f"constraint.alternatives.texts[{index}]", size, _MAX_ALTERNATIVE_BYTES)
+    _check_size("constraint.alternatives.texts, together,", sum(sizes), _MAX_BYTES)
+
+
+def _check_size(field: str, num_bytes: int, limit: int) -> None:
+    if not 1 <= num_bytes <= limit:
+        raise InvalidArgument(f"{field} has {num_bytes} bytes, must have from 1 to {limit}")

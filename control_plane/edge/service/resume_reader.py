@@ -1,0 +1,75 @@
+"""What a client brings along to continue a request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
+from control_plane.edge.service.parameters import check_complete, check_num_tokens, check_parameters, check_token_ids
+from pypto_serving.inference.v1 import inference_pb2
+
+_MAX_KEY_BYTES = 64
+_MAX_NUMERICS_ID = 256
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedChoice:
+    """A choice that is to be generated, from its beginning or from where it broke off."""
+
+    index: int
+    token_ids: Sequence[int] = ()
+    numerics_id: str | None = None  # under which they were made
+
+
+def check_resume(spec: inference_pb2.GenerationSpec, fingerprint: str, vocab_size: int, max_tokens: int) -> None:
+    """Check a resume, all but its prompt and lengths that depend on it; no request has more than `max_tokens`. Raises a RequestError."""
+    resume = spec.resume
+    beside = [field for field in (spec.WhichOneof("prompt"), "sampling", "stopping", "output", "n") if field and spec.HasField(field)]
+    if beside:
+        raise InvalidArgument(f"{beside[0]} is set beside resume, must be absent")
+    if resume.model_fingerprint != fingerprint:
+        raise FailedPrecondition(
+            f"resume.model_fingerprint {resume.model_fingerprint!r} is of another model; this server has {fingerprint!r}"
+        )
+    if len(resume.key) > _MAX_KEY_BYTES:
+        raise InvalidArgument(f"resume.key has {len(resume.key)} bytes, may have at most {_MAX_KEY_BYTES}")
+    check_complete(resume.effective)
+    check_parameters(resume.effective, vocab_size, "resume.effective.")
+    check_num_tokens("resume.prompt_token_ids", len(resume.prompt_token_ids), max_tokens)
+    _check_choices(resume)
+    for index, choice in enumerate(resume.choices):
+        _check_choice(f"resume.choices[{index}]", choice, resume.effective.stopping.max_tokens, vocab_size)
+
+
+def unfinished_choices(spec: inference_pb2.GenerationSpec, num_choices: int) -> list[UnfinishedChoice]:
+    """The choices to be generated, in order of their index: all, or those that a checked resume has not seen to their end."""
+    known = {choice.index: choice for choice in spec.resume.choices}
+    return [_unfinished(index, known.get(index)) for index in range(num_choices) if index not in known or not known[index].finished]
+
+
+def _check_choices(resume: inference_pb2.Resume) -> None:
+    num_choices = resume.effective.n
+    if len(resume.choices) > num_choices:
+        raise InvalidArgument(f"resume.choices has {len(resume.choices)} entries, may have at most {num_choices}")
+    seen: dict[int, int] = {}
+    for index, choice in enumerate(resume.choices):
+        if choice.index >= num_choices:
+            raise InvalidArgument(f"resume.choices[{index}].index = {choice.index}, must be below n = {num_choices}")
+        if choice.index in seen:
+            raise InvalidArgument(f"resume.choices[{index}].index = {choice.index} is also that of resume.choices[{seen[choice.index]}]")
+        seen[choice.index] = index
+    if sum(choice.finished for choice in resume.choices) == num_choices:
+        raise InvalidArgument("resume.choices: every choice is finished, there is nothing left to generate")
+
+
+def _check_choice(path: str, choice: inference_pb2.ResumedChoice, max_tokens: int, vocab_size: int) -> None:
+    if len(choice.token_ids) > max_tokens:
+        raise InvalidArgument(f"{path}.token_ids has {len(choice.token_ids)} tokens, may have at most max_tokens = {max_tokens}")
+    check_token_ids(choice.token_ids, vocab_size, f"{path}.token_ids")
+    if len(choice.numerics_id) > _MAX_NUMERICS_ID or not choice.numerics_id.isprintable():
+        raise InvalidArgument(f"{path}.numerics_id must be at most {_MAX_NUMERICS_ID} printable characters")
+
+
+def _unfinished(index: int, received: inference_pb2.ResumedChoice | None) -> UnfinishedChoice:
+    if received is None:
+        return UnfinishedChoice(index)
+    return UnfinishedChoice(index, list(received.token_ids), received.numerics_id or None)

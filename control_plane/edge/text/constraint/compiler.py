@@ -1,0 +1,79 @@
+"""Compiles grammars for the model's tokens."""
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from control_plane.edge.text.constraint.grammar import GrammarRefused, reason_of
+from control_plane.edge.text.constraint.grammar_trial import GrammarTrial
+from control_plane.edge.text.constraint.limits import PARSER_LIMITS
+from control_plane.edge.text.constraint.token_constraint import TokenConstraint
+from control_plane.edge.text.constraint.token_mask import EndTokens
+from control_plane.edge.text.tokenizer import Tokenizer
+
+
+class ConstraintsUnavailable(Exception):
+    """This model can not be constrained; the message says why."""
+
+
+class GrammarTokens:
+    """The model's tokens as llguidance takes them: the bytes that they add to a text. Ids that add none are never allowed."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
+        self.special_token_ids = sorted(token_id for token_id in tokenizer.added_tokens.keys() | end_token_ids if token_id < vocab_size)
+        self.eos_token_id = min(end_token_ids)
+
+    def __call__(self, text: str) -> Sequence[int]:
+        """Token ids of a text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).token_ids
+
+
+class ConstraintCompiler:
+    """Makes constraints. Its methods may be called on any thread, and block; nothing is built before the first constraint."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._ends = EndTokens(end_token_ids, vocab_size)
+        self._end_token_ids = end_token_ids
+        self._limits = LLParserLimits(**PARSER_LIMITS)
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: str, count: int) -> list[TokenConstraint]:
+        """Constraints for `count` sequences; raises GrammarRefused and ConstraintsUnavailable."""
+        self._require_usable_tokens()
+        with self._lock:
+            trial, tokens = self._trial, self._tokens
+        trial.check(grammar)
+        matcher = LLMatcher(tokens, grammar, log_level=0, limits=self._limits)
+        # The copies share a lexer, whose states are counted together. One lexer for all requests would fill up, and then fail for good.
+        constraints = [TokenConstraint(matcher.deep_copy(), self._ends) for _ in range(count)]
+        is_empty = not any(TokenConstraint(matcher, self._ends).mask())
+        if matcher.is_error() or is_empty:
+            raise GrammarRefused(reason_of(matcher.get_error()) or "no text fits it")
+        return constraints
+
+    def _require_usable_tokens(self) -> None:
+        if not self._tokenizer.has_token_bytes:
+            raise ConstraintsUnavailable("the model's tokenizer does not say which bytes its tokens stand for")
+        if not self._end_token_ids:
+            raise ConstraintsUnavailable("the model has no end tokens, so that its output is never complete")
+
+    @cached_property
+    def _tokens(self) -> LLTokenizer:
+        tokens: Any = GrammarTokens(self._tokenizer, self._vocab_size, self._end_token_ids)  # not a TokenizerWrapper, but enough of one
+        return LLTokenizer(tokens)
+
+    @cached_property
+    def _trial(self) -> GrammarTrial:
+        added = {token_id: name for token_id, name in self._tokenizer.added_tokens.items() if token_id < self._vocab_size}
+        ends = {token_id: added.get(token_id, f"<end {token_id}>") for token_id in self._end_token_ids}
+        return GrammarTrial(self._vocab_size, {**ends, **added})

@@ -1,0 +1,20 @@
+"""What a grammar may cost: a mask takes some milliseconds at worst, on the engine's thread."""
+
+from typing import Any
+
+#: Keywords of llguidance.LLParserLimits. The library's own defaults allow 20 ms a mask, and half a gigabyte for one sequence.
+PARSER_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 1_000,
+    "initial_lexer_fuel": 500_000,
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 20_000,  # one to two kilobytes each
+    "max_grammar_size": 100_000,
+    "precompute_large_lexemes": False,
+    "verbose_errors": False,
+}
+
+#: Of the process that compiles a grammar for the first time. The stack is smaller than those of our own threads.
+TRIAL_CPU_SECONDS = 2
+TRIAL_MEMORY_BYTES = 768 << 20
+TRIAL_STACK_BYTES = 4 << 20

@@ -1,0 +1,51 @@
+"""Several choices of a request."""
+
+import hashlib
+
+from fakes.admission import admit, ids, refusal
+from fakes.tokenizers import EOS
+
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+def spec(n: int, **fields: object) -> pb.GenerationSpec:
+    return pb.GenerationSpec(token_ids=ids(1, 2), n=n, sampling=pb.SamplingParams(seed=5), **fields)
+
+
+async def test_smp_02_choices_have_seeds_of_their_own_and_the_first_that_of_the_request() -> None:
+    choices = (await admit(spec(64))).request.choices
+    assert [choice.index for choice in choices] == list(range(64))
+    assert choices[0].sampling == (await admit(spec(1))).request.choices[0].sampling
+    seeds = [choice.sampling.seed for choice in choices]
+    digest = hashlib.sha256((5).to_bytes(8, "little") + (3).to_bytes(4, "little")).digest()
+    assert (len(set(seeds)), seeds[0], seeds[3]) == (64, 5, int.from_bytes(digest[:8], "little"))
+
+
+async def test_choices_differ_in_nothing_else_and_share_no_text() -> None:
+    first, second = (await admit(spec(2))).request.choices
+    assert first.text.push(ord("a")) + second.text.push(ord("b")) == "ab"
+    assert (first.resumed_token_ids, second.resumed_token_ids) == ((), ())
+
+
+async def test_prompt_logprobs_are_asked_of_one_choice() -> None:
+    choices = (await admit(spec(3, output=pb.OutputOptions(prompt_logprobs=2)))).request.choices
+    assert [choice.sampling.prompt_logprobs for choice in choices] == [2, None, None]
+
+
+async def test_constraints_of_choices_go_their_own_ways() -> None:
+    first, second = (await admit(spec(2, constraint=pb.Constraint(regex="ab|cd")))).request.choices
+    assert first.constraint is not None and second.constraint is not None
+    for token_id in [*b"ab", EOS]:
+        first.constraint.push(token_id)
+    for token_id in [*b"cd", EOS]:
+        second.constraint.push(token_id)
+
+
+async def test_val_13_a_huge_n_is_refused_before_anything_is_built() -> None:
+    assert str(await refusal(spec(1_000_000))) == "n = 1000000, must be from 1 to 64"
+    assert str(await refusal(spec(2**32 - 1))) == "n = 4294967295, must be from 1 to 64"
+    assert str(await refusal(spec(0))) == "n = 0, must be from 1 to 64"
+
+
+async def test_idn_04_best_of_does_not_exist() -> None:
+    assert not [name for name in pb.GenerationSpec.DESCRIPTOR.fields_by_name if "best" in name]

@@ -1,0 +1,109 @@
+"""What a client brings along to continue a request."""
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from fakes.admission import admit, refusal
+from fakes.engine import VOCAB_SIZE
+from fakes.tokenizers import BOS, EOS
+
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[pb.Started]:
+    yield (await admit(pb.GenerationSpec(text="Hi", stopping=pb.StoppingParams(max_tokens=5)))).started
+
+
+def resumed(started: pb.Started, **changes: object) -> pb.GenerationSpec:
+    fields = {"effective": started.effective, "prompt_token_ids": [BOS, *b"Hi"], "model_fingerprint": "f1"} | changes
+    return pb.GenerationSpec(resume=pb.Resume(**fields))
+
+
+async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
+    choices = [pb.ResumedChoice(index=0, token_ids=[1, 2])]
+    admitted = await admit(resumed(started, choices=choices, key=b"k"))
+    assert admitted.started.effective == started.effective
+    assert (admitted.started.resume_key, admitted.request.takes_over) == (b"k", True)
+    assert list(admitted.request.choices[0].resumed_token_ids) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"model_fingerprint": "f2"}, grpc.StatusCode.FAILED_PRECONDITION, "resume.model_fingerprint 'f2' is of another model"),
+        ({"prompt_token_ids": []}, INVALID, "resume.prompt_token_ids has 0 tokens"),
+        ({"prompt_token_ids": [VOCAB_SIZE]}, INVALID, "resume.prompt_token_ids: token id"),
+        ({"prompt_token_ids": [1] * 65}, INVALID, "resume.prompt_token_ids has 65 tokens, may have at most 64"),
+        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE] * 65)]}, INVALID, "resume.choices[0].token_ids has 65 tokens"),
+        ({"key": b"k" * 65}, INVALID, "resume.key has 65 bytes"),
+        ({"effective": pb.EffectiveParameters(n=1)}, INVALID, "resume.effective.sampling.seed is absent"),
+        ({"choices": [pb.ResumedChoice(token_ids=[VOCAB_SIZE])]}, INVALID, "resume.choices[0].token_ids: token id"),
+        ({"choices": [pb.ResumedChoice(token_ids=[1] * 6)]}, INVALID, "resume.choices[0].token_ids has 6 tokens, may have at most"),
+        ({"choices": [pb.ResumedChoice(index=1)]}, INVALID, "resume.choices[0].index = 1, must be below n = 1"),
+        ({"choices": [pb.ResumedChoice()] * 2}, INVALID, "resume.choices has 2 entries, may have at most 1"),
+        ({"choices": [pb.ResumedChoice(finished=True)]}, INVALID, "resume.choices: every choice is finished"),
+        ({"choices": [pb.ResumedChoice(numerics_id="x" * 257)]}, INVALID, "resume.choices[0].numerics_id must be at most 256 printable"),
+        ({"choices": [pb.ResumedChoice(numerics_id="a\nb")]}, INVALID, "resume.choices[0].numerics_id"),
+    ],
+)
+async def test_a_resume_that_makes_no_sense_is_refused(
+    started: pb.Started, changes: dict[str, object], code: grpc.StatusCode, message: str
+) -> None:
+    error = await refusal(resumed(started, **changes))
+    assert (error.code, str(error)[: len(message)]) == (code, message)
+
+
+@pytest.mark.parametrize(
+    "field", [{"text": "x"}, {"sampling": pb.SamplingParams()}, {"stopping": pb.StoppingParams()}, {"output": pb.OutputOptions()}, {"n": 1}]
+)
+async def test_a_resume_stands_in_place_of_other_fields(started: pb.Started, field: dict[str, Any]) -> None:
+    spec = resumed(started)
+    spec.MergeFrom(pb.GenerationSpec(**field))
+    assert str(await refusal(spec)) == f"{next(iter(field))} is set beside resume, must be absent"
+
+
+async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
+    started.effective.sampling.temperature = math.nan
+    assert str(await refusal(resumed(started))).startswith("resume.effective.sampling.temperature = nan")
+    started.effective.n = 1_000_000
+    started.effective.sampling.temperature = 1
+    assert str(await refusal(resumed(started))).startswith("resume.effective.n = 1000000, must be from 1 to 64")
+
+
+async def test_a_resume_leaves_out_what_has_finished(started: pb.Started) -> None:
+    started.effective.n = 4
+    choices = [pb.ResumedChoice(index=2, token_ids=[7], numerics_id="num"), pb.ResumedChoice(index=0, token_ids=[1, 2], finished=True)]
+    admitted = await admit(resumed(started, choices=choices))
+    going_on = [(choice.index, list(choice.resumed_token_ids), choice.resumed_numerics_id) for choice in admitted.request.choices]
+    assert going_on == [(1, [], None), (2, [7], "num"), (3, [], None)]
+
+
+async def test_a_resumed_choice_keeps_its_seed(started: pb.Started) -> None:
+    started.effective.n = 3
+    fresh = (await admit(resumed(started))).request.choices
+    (later,) = (await admit(resumed(started, choices=[pb.ResumedChoice(index=index, finished=True) for index in (0, 1)]))).request.choices
+    assert (later.index, later.sampling.seed) == (2, fresh[2].sampling.seed)
+
+
+async def test_a_choice_is_resumed_once(started: pb.Started) -> None:
+    started.effective.n = 2
+    error = await refusal(resumed(started, choices=[pb.ResumedChoice(index=1)] * 2))
+    assert str(error) == "resume.choices[1].index = 1 is also that of resume.choices[0]"
+
+
+async def test_a_constraint_is_given_again_beside_a_resume(started: pb.Started) -> None:
+    spec = resumed(started, choices=[pb.ResumedChoice(index=0, token_ids=[*b"a"])])
+    spec.constraint.regex = "ab"
+    choice = (await admit(spec)).request.choices[0]
+    assert choice.constraint is not None
+    for token_id in [*choice.resumed_token_ids, *b"b", EOS]:
+        choice.constraint.push(token_id)
+    started.effective.stopping.ignore_eos = True
+    error = await refusal(pb.GenerationSpec(resume=resumed(started).resume, constraint=spec.constraint))
+    assert str(error).startswith("resume.effective.stopping.ignore_eos is set beside constraint")

@@ -1,0 +1,35 @@
+"""Admission of requests to the fake model, whose length is known."""
+
+import pytest
+from fakes.engine import MAX_MODEL_LEN, served_model
+
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admission import Admission, AdmittedRequest
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.errors import RequestError
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None, max_model_len: int = MAX_MODEL_LEN) -> AdmittedRequest:
+    """Understand a request; raises a RequestError."""
+    model = model or served_model()
+    limit = ContextLimit(1.0, 1)
+    limit.set(max_model_len)
+    encoder = PromptEncoder(model)
+    try:
+        return await Admission(model, encoder, limit).admit(spec)
+    finally:
+        encoder.close()
+
+
+async def refusal(spec: pb.GenerationSpec, model: ServedModel | None = None, max_model_len: int = MAX_MODEL_LEN) -> RequestError:
+    """Why a request is refused."""
+    with pytest.raises(RequestError) as caught:
+        await admit(spec, model, max_model_len)
+    return caught.value
+
+
+def ids(*token_ids: int) -> pb.TokenIds:
+    """A prompt of token ids."""
+    return pb.TokenIds(ids=token_ids)
