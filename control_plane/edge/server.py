@@ -129,7 +129,7 @@ class ControlPlane:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(access.metrics(PREFIX))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
-        registry.register(ServerCollector(recorders, lambda: engine.gauges, lambda: self._context_limit.num_waiting))
+        registry.register(ServerCollector(recorders, engine.fresh_gauges, lambda: self._context_limit.num_waiting))
         return registry
 
     def _service(self, model: ServedModel, encoder: PromptEncoder, live: RequestStreams, engine: EngineThread) -> InferenceService:

@@ -58,7 +58,7 @@ class Generation:
     sequence: Sequence
     num_resumed_tokens: int
     first_token_time: float | None = None
-    last_token_time: float = 0.0
+    last_token_time: float | None = None  # None: the gap before the next token is of no interest
 
     @property
     def num_new_tokens(self) -> int:

@@ -181,6 +181,7 @@ class LiveRequests:
         if live and live.held:
             live.held = False
             for generation in live.open:
+                generation.last_token_time = None  # the gap is the reader's
                 self._scheduler.unhold(generation.sequence, now)
 
     # Ends

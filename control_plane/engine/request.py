@@ -28,6 +28,7 @@ class LiveRequest:
 
 def begin(spec: GenerationRequest) -> LiveRequest:
     """Replay what is resumed, and make the sequences; raises ConstraintViolated, naming choice and token."""
+    assert spec.choices, "a request has choices"
     live = LiveRequest(spec)
     replayed = [replay(spec, choice) for choice in spec.choices]
     num_open = sum(ending is None for _, ending in replayed)

@@ -50,7 +50,7 @@ class EngineStats:
             generation.first_token_time = now
             if not generation.sequence.is_resume:
                 self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
-        else:
+        elif generation.last_token_time is not None:
             gap = now - generation.last_token_time
             self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1
         generation.last_token_time = now

@@ -15,7 +15,7 @@ _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
 
 class ServerCollector(Collector):
-    """Reads snapshots only: `gauges` returns the engine's latest picture, `num_held_back` the requests that wait for the first worker."""
+    """Reads snapshots only: `gauges` returns a picture of the engine, `num_held_back` the requests that wait for the first worker."""
 
     def __init__(
         self,

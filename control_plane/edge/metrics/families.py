@@ -10,8 +10,8 @@ PREFIX = "pypto_serving_"
 
 #: From a millisecond to forty minutes.
 SECONDS = tuple(float(f"{step}e{exponent}") for exponent in range(-3, 4) for step in (1, 2.5, 5))[:-1]
-#: From ten microseconds to five seconds.
-SHORT_SECONDS = tuple(float(f"{step}e{exponent}") for exponent in range(-5, 1) for step in (1, 2.5, 5))
+#: From ten microseconds to eight minutes.
+SHORT_SECONDS = tuple(float(f"{step}e{exponent}") for exponent in range(-5, 3) for step in (1, 2.5, 5))
 #: From 16 to 16 million.
 SIZES = tuple(float(2**exponent) for exponent in range(4, 25))
 

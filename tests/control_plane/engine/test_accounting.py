@@ -137,6 +137,17 @@ def test_several_choices_count_their_prompt_once_and_all_their_tokens():
     assert counts["generation_tokens_total",] == 32
 
 
+def test_the_time_that_a_reader_takes_is_no_gap_between_tokens():
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    bench.run(8)
+    bench.engine.hold("r")
+    bench.clock.now += 50.0
+    bench.engine.unhold("r")
+    bench.run()
+    assert max(gap for observed in bench.metrics.passes for gap in observed.inter_token_seconds) < 1.0
+
+
 def test_met_05_gauges_return_to_rest():
     bench = Bench(describe(groups=[(4, 17, None)]))
     disturb(bench)

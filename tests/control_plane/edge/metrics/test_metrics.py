@@ -1,15 +1,17 @@
 """What a scrape shows."""
 
 import itertools
+from collections.abc import Sequence
 
 import grpc
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
-from control_plane.edge.metrics.families import SECONDS, Histogram
+from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram
 from control_plane.edge.metrics.link_recorder import LinkRecorder
 from control_plane.engine.metrics_port import EngineGauges, PageCounts, PassObservation, WorkerGauges
 from control_plane.engine.ports import Failure, FinishReason
@@ -62,11 +64,12 @@ def test_a_pass_of_the_engine_is_counted() -> None:
 def test_gauges_follow_the_engines_picture() -> None:
     metrics = Metrics()
     worker = WorkerGauges("w:1", "i", 4, "n", 2, 1, 9, 8, PageCounts(free=5, fenced=1, cached=2, referenced=2))
-    metrics.gauges = EngineGauges(workers=(worker,), num_running=2, num_waiting_for_worker=1, max_model_len=64)
+    metrics.gauges = EngineGauges(workers=(worker,), num_running=2, num_waiting_for_worker=1, num_held=5, max_model_len=64)
     assert metrics["pages", "fenced", "w:1"] == 1
     assert metrics["pages_ratio", "free", "w:1"] == 0.5
     assert metrics["requests_waiting", "worker"] == 4
-    assert (metrics["requests_running",], metrics["workers",], metrics["steps_in_flight", "w:1"]) == (2, 1, 1)
+    assert (metrics["requests_running",], metrics["requests_held",]) == (2, 5)
+    assert (metrics["workers",], metrics["steps_in_flight", "w:1"]) == (1, 1)
 
 
 def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
@@ -82,8 +85,20 @@ def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
     assert set(metrics.samples()) == before
 
 
-def test_met_03_values_land_in_finite_buckets_of_a_fitting_width() -> None:
-    assert all(high / low <= 3 for low, high in itertools.pairwise(SECONDS))
+@pytest.mark.parametrize("bounds", [SECONDS, SHORT_SECONDS, SIZES])
+def test_met_03_neighbouring_bounds_differ_by_a_factor_of_3_at_most(bounds: Sequence[float]) -> None:
+    assert all(1 < high / low <= 3 for low, high in itertools.pairwise(bounds))
+
+
+def test_met_03_long_gaps_and_huge_prompts_land_in_finite_buckets() -> None:
+    metrics = Metrics()
+    metrics.engine.observe(PassObservation(inter_token_seconds={90.0: 1}, step_tokens=[1_000_000], first_token_seconds=[0.005]))
+    for name in ("inter_token_seconds", "step_tokens", "time_to_first_token_seconds"):
+        buckets = {key: value for key, value in metrics.samples().items() if key[0] == f"pypto_serving_{name}_bucket"}
+        assert sorted(buckets.values())[-2:] == [1, 1], "a finite one beside +Inf"
+
+
+def test_met_03_a_value_counts_in_the_buckets_above_it() -> None:
     histogram = Histogram(SECONDS)
     histogram.observe_all([0.005, 600.0, 1e9])
     buckets = dict(histogram.buckets())
