@@ -1,6 +1,6 @@
 import pytest
 
-from pypto_serving.process.address import split_address
+from pypto_serving.process.address import is_loopback, split_address
 
 
 def test_addresses_of_both_families_are_split():
@@ -12,3 +12,20 @@ def test_addresses_of_both_families_are_split():
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ValueError, match="is not host:port"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("gpu-1", False),
+    ],
+)
+def test_loopback_hosts_are_known(host, expected):
+    assert is_loopback(host) is expected

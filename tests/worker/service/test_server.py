@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.config import WorkerConfig, read_config
@@ -44,6 +45,8 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
         (["--max-lanes", "2147483647"], "argument --max-lanes: 2147483647 is not an integer from 1 to 65536"),
         (["--threads", "100000"], "argument --threads: 100000 is not an integer from 1 to 1024"),
         (["--announce", "here"], "argument --announce: here is not host:port"),
+        (["--tls-cert", "c"], "--tls-cert needs --tls-key"),
+        (["--tls-client-ca", "a"], "--tls-client-ca needs --tls-cert"),
         (["--dtype", "float16"], "argument --dtype: invalid choice"),
     ],
 )
@@ -71,6 +74,26 @@ def test_advertised_address(tmp_path: Path, arguments: list[str], address: str) 
 def test_announcing_a_wildcard_host_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartUpError, match=r"--advertise is needed with --announce: --host 0\.0\.0\.0"):
         config(tmp_path, "--host", "0.0.0.0", "--announce", "control:50052")
+
+
+def test_certificates_and_metrics_host_are_read(tmp_path: Path) -> None:
+    read = config(tmp_path, *["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a", "--metrics-host", "10.0.0.1"])
+    assert (read.tls, read.metrics_host) == (TlsFiles(Path("c"), Path("k"), Path("a")), "10.0.0.1")
+    assert (config(tmp_path).tls, config(tmp_path, "--host", "::1").metrics_host) == (None, "::1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_exposed"),
+    [
+        ("", False),
+        ("--host localhost", False),
+        ("--host 0.0.0.0", True),
+        ("--host 0.0.0.0 --tls-cert c --tls-key k", True),
+        ("--host 0.0.0.0 --tls-cert c --tls-key k --tls-client-ca a", False),
+    ],
+)
+def test_a_worker_that_anybody_may_use_knows_it(tmp_path: Path, flags: str, is_exposed: bool) -> None:
+    assert config(tmp_path, *flags.split()).is_exposed is is_exposed
 
 
 def test_taken_port_is_refused_with_one_line() -> None:
