@@ -176,14 +176,6 @@ async def test_a_resume_continues_on_a_server_that_never_saw_the_request(plane: 
         assert text_of(await other.events(**resume(started, [*b"hel"]))) == "lo"
 
 
-async def test_failures_of_the_engine_become_statuses(plane: FakeControlPlane) -> None:
-    expected = {Failure.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE, Failure.ABORTED: grpc.StatusCode.ABORTED}
-    for failure, code in expected.items():
-        plane.engine.failure = RequestFailed("", failure, "because 模型")
-        error = await status_of(plane.generate(text="Hi"))
-        assert (error.code(), error.details()) == (code, "because 模型")
-
-
 async def test_a_full_queue_says_when_to_come_again(plane: FakeControlPlane) -> None:
     plane.engine.failure = RequestFailed("", Failure.QUEUE_FULL, "full", retry_after_seconds=1.5)
     events = plane.stream(text="Hi")
@@ -211,12 +203,6 @@ async def test_what_is_no_message_is_refused_and_counted(plane: FakeControlPlane
     assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a valid {method}Request")
     assert plane.calls._calls[(method, "invalid_argument")] == 1
     assert caplog.text == ""
-
-
-async def test_rpc_04_long_and_foreign_error_texts_arrive(plane: FakeControlPlane) -> None:
-    error = await status_of(plane.generate(text="Hi", model="模型🙂" * 2000))
-    assert error.code() is grpc.StatusCode.NOT_FOUND
-    assert "模型🙂" in error.details()
 
 
 async def test_requests_wait_for_the_first_worker() -> None:
