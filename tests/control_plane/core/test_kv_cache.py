@@ -132,3 +132,37 @@ def test_a_lookup_hashes_little_beyond_what_it_finds():
     leave_cached(kv, list(range(100)))
     assert kv.find_prefix(second, 0, 99).num_tokens == 20
     assert second.num_tokens <= 2 * 20 + 4
+
+
+def test_the_start_of_a_sequence_can_be_shared_without_a_prefix_cache():
+    kv = KVCacheManager([group()], 1, prefix_caching=False)
+    _, pages = admit(kv, list(range(11)))
+    hit = kv.prefix_of(pages, 10)
+    assert (hit.num_tokens, hit.tables) == (8, (tuple(pages.tables[0][:2]),))
+    shared = kv.admit(pages.hashes, hit, hit.num_tokens)
+    kv.release(pages)
+    assert kv.counts().referenced == 2
+    kv.check_integrity()
+    kv.release(shared)
+    assert kv.counts().free == 16
+
+
+def test_what_a_window_lost_can_not_be_shared():
+    kv = KVCacheManager([group(), group(window=4)], 1)
+    _, pages = admit(kv, list(range(16)))
+    kv.grow(pages, 16)
+    assert kv.prefix_of(pages, 15).tables[1] == (NO_PAGE, NO_PAGE, pages.tables[1][2])
+    kv.trim(pages, 13)
+    assert [kv.prefix_of(pages, max_tokens).num_tokens for max_tokens in (16, 15, 11)] == [16, 12, 0]
+
+
+def test_the_end_of_a_stale_sequence_is_evicted_first():
+    kv = KVCacheManager([group(num_pages=3)], 1)
+    leave_cached(kv, list(range(4)))
+    hashes = PageHashes(list(range(50, 58)), "")
+    pages = kv.admit(hashes, kv.find_prefix(hashes, 0, 7), 8)
+    kv.publish(pages, 8)
+    kv.release(pages, are_stale=True)
+    admit(kv, [90])
+    assert kv.find_prefix(hashes, 0, 8).num_tokens == 4
+    assert kv.find_prefix(PageHashes(list(range(4)), ""), 0, 4).num_tokens == 4

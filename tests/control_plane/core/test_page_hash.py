@@ -1,3 +1,5 @@
+import random
+
 from control_plane.core.page_hash import PageHashes
 
 
@@ -19,7 +21,7 @@ def test_salts_and_page_sizes_keep_names_apart():
     assert len(set(names)) == 4
 
 
-def test_tokens_that_collide_under_rolling_hashes_do_not_collide():
+def test_pfx_03_tokens_that_collide_under_rolling_hashes_do_not_collide():
     base = list(range(100, 116))
     names = {page_names(base, page_tokens=16)[0]}
     for index in range(15):
@@ -30,6 +32,13 @@ def test_tokens_that_collide_under_rolling_hashes_do_not_collide():
     assert len(names) == 16
 
 
+def test_pfx_03_random_pages_have_different_names():
+    tokens = random.Random(1).choices(range(50_000), k=16 * 200_000)
+    names = [page_names(tokens[start : start + 16], page_tokens=16)[0] for start in range(0, len(tokens), 16)]
+    assert len(set(names)) == 200_000
+    assert all(len(name) == 32 for name in names)
+
+
 def test_names_grow_with_the_tokens():
     tokens = [1, 2, 3, 4]
     hashes = PageHashes(tokens, "")
@@ -37,3 +46,12 @@ def test_names_grow_with_the_tokens():
     tokens += [5, 6, 7, 8]
     assert hashes.first(4, 2)[:1] == first
     assert hashes.first(4, 2) == page_names(tokens)
+
+
+def test_adopted_names_are_those_of_the_tokens():
+    tokens, hashes = list(range(10)), PageHashes([*range(10), 1, 2, 3], "")
+    hashes.first(4, 3)
+    sibling = PageHashes([*range(10), 7, 8], "")
+    sibling.adopt(hashes, len(tokens))
+    assert sibling.num_tokens == 8
+    assert sibling.first(4, 3) == page_names([*range(10), 7, 8])

@@ -92,3 +92,40 @@ def test_a_page_dropped_too_often_is_an_error():
     pool.drop(page, fence=0)
     with pytest.raises(AssertionError):
         pool.drop(page, fence=0)
+
+
+def test_a_referenced_page_without_a_name_can_be_shared():
+    pool = PagePool(1)
+    page = pool.take()
+    pool.acquire(page)
+    pool.drop(page, fence=0)
+    assert pool.counts() == PageCounts(referenced=1)
+    pool.drop(page, fence=0)
+    assert pool.counts() == PageCounts(free=1)
+
+
+@pytest.mark.parametrize("fence", [0, 5])
+def test_a_stale_page_is_evicted_before_older_ones(fence):
+    pool = PagePool(2)
+    for name in (b"old", b"stale"):
+        page = pool.take()
+        pool.publish(page, name)
+        pool.drop(page, fence, is_stale=name == b"stale")
+    pool.expire(fence)
+    pool.take()
+    assert pool.find(b"old") is not None
+    assert pool.find(b"stale") is None
+
+
+def test_a_stale_page_that_is_wanted_again_is_a_page_like_any_other():
+    pool = PagePool(2)
+    pages = [pool.take(), pool.take()]
+    for page, name in zip(pages, (b"other", b"again"), strict=True):
+        pool.publish(page, name)
+    pool.drop(pages[1], fence=5, is_stale=True)
+    pool.acquire(pages[1])
+    pool.drop(pages[0], fence=6)
+    pool.drop(pages[1], fence=6)
+    pool.expire(6)
+    pool.take()
+    assert pool.find(b"again") is not None

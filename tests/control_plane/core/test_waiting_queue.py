@@ -2,11 +2,12 @@ import itertools
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.sequence import Sequence
+from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.waiting_queue import WaitingQueue
 
 
-def waiting(name, order=0.0, numerics_id=None) -> Sequence:
-    sequence = Sequence(name, 0, [1, 2, 3], 3, 8, 3, frozenset(), SamplingParams(), arrival_time=0.0)
+def waiting(name, order=0.0, numerics_id=None, group=None) -> Sequence:
+    sequence = Sequence(name, int(name), [1, 2, 3], 3, 8, 3, frozenset(), SamplingParams(), arrival_time=0.0, group=group)
     sequence.order, sequence.numerics_id = (order, int(name)), numerics_id
     return sequence
 
@@ -106,3 +107,18 @@ def test_overtakes_count_from_when_a_sequence_did_not_fit():
     queue.admitted(sequences[4])
     queue.admitted(sequences[0])
     assert [queue.num_overtakes(sequences[index]) for index in (1, 3)] == [2, 1]
+
+
+def test_a_parked_sequence_waits_but_is_no_candidate_until_it_is_unparked():
+    queue, group = WaitingQueue(), SiblingGroup()
+    queue.strand(["n"], 0.0)
+    sequences = [waiting(name, group=group) for name in "123"]
+    for sequence in sequences:
+        group.join(sequence)
+        queue.push(sequence, 0.0)
+    queue.strand(["n", "m"], 0.0)
+    assert (names(queue), len(queue)) == (["1"], 3)
+    queue.remove(sequences[2])
+    group.open()
+    queue.unpark(sequences[1])
+    assert names(queue) == ["1", "2"]

@@ -3,7 +3,7 @@
 from fakes.lane_admission import admission
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import LaneChunk, PageGrowth, PageTrim, Step
+from control_plane.core.step import LaneChunk, LaneMask, PageGrowth, PageTrim, Step
 from control_plane.edge.worker_link.frames import step_frame
 from pypto_serving.wire.columns import NO_PAGE, unpack_floats, unpack_ids
 
@@ -32,6 +32,11 @@ def test_changes_become_columns():
 
 def test_pure_decode_step_is_tiny():
     assert step_frame(Step(step_id=1000, acked_step_id=999), epoch=1).ByteSize() < 16
+
+
+def test_masks_come_with_their_lanes():
+    step = Step(1, 0, masks=[LaneMask(3, b"\x01\x80"), LaneMask(0, b"\xff\x00")])
+    assert [(mask.lane, mask.allowed) for mask in step_frame(step, epoch=1).step.masks] == [(3, b"\x01\x80"), (0, b"\xff\x00")]
 
 
 def test_admission_carries_everything():
