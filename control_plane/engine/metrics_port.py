@@ -30,8 +30,8 @@ class PassObservation:
     requests_received: int = 0  # each ends in exactly one entry of `finished` or `failed`
     finished: list[FinishReason] = field(default_factory=list)  # per request: LENGTH if one of its choices ended so
     failed: list[Failure] = field(default_factory=list)  # one entry per failed request
-    queue_seconds: list[float] = field(default_factory=list)  # arrival to first scheduled step
-    first_token_seconds: list[float] = field(default_factory=list)  # TTFT
+    queue_seconds: list[float] = field(default_factory=list)  # arrival to first scheduled step, per request
+    first_token_seconds: list[float] = field(default_factory=list)  # TTFT, per request
     inter_token_seconds: dict[float, int] = field(default_factory=dict)  # ITL: gap -> how many tokens had it
     output_token_seconds: list[float] = field(default_factory=list)  # TPOT, of choices with at least two tokens
     total_seconds: list[float] = field(default_factory=list)  # end to end, of finished choices

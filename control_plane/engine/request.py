@@ -17,6 +17,7 @@ class LiveRequest:
     open: list[Generation] = field(default_factory=list)  # choices that go on, by rising index
     ended: list[tuple[Generation, Ending]] = field(default_factory=list)  # choices whose ending a resume contains
     reason: FinishReason = FinishReason.STOP  # of the whole: LENGTH once a choice ended so
+    has_tokens: bool = False  # of any choice
     held: bool = False  # its reader is slow: nothing runs for it until it is let go
     leader: Sequence | None = None  # of the lowest choice that goes on: it computes the prompt for all, and tells its log probabilities
 

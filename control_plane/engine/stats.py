@@ -28,8 +28,10 @@ class EngineStats:
     _told: SchedulerCounters = field(default_factory=SchedulerCounters)
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence was scheduled for the first time."""
+        """A sequence was scheduled for the first time; choices that only waited for the prompt were in no queue."""
         assert sequence.first_scheduled_time is not None
+        if sequence.group is not None and sequence.group.leader is not sequence:
+            return
         waited = sequence.first_scheduled_time - sequence.arrival_time
         if not sequence.is_resume:
             self.observed.queue_seconds.append(waited)
@@ -48,8 +50,9 @@ class EngineStats:
         self.observed.generation_tokens += 1
         if generation.first_token_time is None:
             generation.first_token_time = now
-            if not generation.sequence.is_resume:
+            if not (generation.sequence.is_resume or generation.request.has_tokens):
                 self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
+            generation.request.has_tokens = True
         elif generation.last_token_time is not None:
             gap = now - generation.last_token_time
             self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1

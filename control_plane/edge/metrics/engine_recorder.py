@@ -23,8 +23,8 @@ _COUNTS = {
 
 #: Field of an observation: name of the metric, what it says, bounds.
 _HISTOGRAMS = {
-    "queue_seconds": ("queue_seconds", "From arrival to the first scheduled step.", SECONDS),
-    "first_token_seconds": ("time_to_first_token_seconds", "From arrival to the first token (TTFT).", SECONDS),
+    "queue_seconds": ("queue_seconds", "From arrival to the first scheduled step of a request.", SECONDS),
+    "first_token_seconds": ("time_to_first_token_seconds", "From arrival to the first token of a request (TTFT).", SECONDS),
     "output_token_seconds": ("time_per_output_token_seconds", "Time per token after the first, per choice (TPOT).", SHORT_SECONDS),
     "total_seconds": ("request_seconds", "From arrival to the end of a choice.", SECONDS),
     "step_seconds": ("step_seconds", "From sending a step to taking its result in.", SHORT_SECONDS),

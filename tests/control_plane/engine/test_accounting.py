@@ -135,6 +135,8 @@ def test_several_choices_count_their_prompt_once_and_all_their_tokens():
     counts = bench.counts()
     assert (counts["prompt_tokens_total",], counts["prefix_query_tokens_total",], counts["prefix_hit_tokens_total",]) == (20, 20, 0)
     assert counts["generation_tokens_total",] == 32
+    assert counts["queue_seconds_count",] == counts["time_to_first_token_seconds_count",] == 1
+    assert counts["request_seconds_count",] == counts["time_per_output_token_seconds_count",] == 4
 
 
 def test_the_time_that_a_reader_takes_is_no_gap_between_tokens():

@@ -16,6 +16,19 @@ def test_a_delta_names_the_numerics_under_which_its_tokens_were_made():
     assert bench.sink.numerics_ids["r", 0] == ["bf16"] * 8
 
 
+def test_a_choice_that_goes_on_under_other_numerics_says_so_from_there_on():
+    bench = Bench(describe(numerics_id="first"), continue_on_numerics_change=True)
+    bench.submit("r", max_tokens=20)
+    bench.run(6)
+    bench.join(describe(numerics_id="second"))
+    bench.lose(bench.worker)
+    bench.run()
+    names = bench.sink.numerics_ids["r", 0]
+    assert set(names) == {"first", "second"}
+    assert names == sorted(names)
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
 def test_a_resume_is_tied_to_the_numerics_of_its_tokens():
     bench = Bench(describe(numerics_id="other"), describe(numerics_id="own"))
     bench.submit("r", max_tokens=20, resumed=solo(PROMPT, 3), numerics_id="own")
