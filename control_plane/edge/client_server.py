@@ -13,6 +13,7 @@ from control_plane.edge.client_channel import SERVER_OPTIONS
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
+from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.readiness import EngineSigns, Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -34,14 +35,13 @@ class ClientServer:
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
         self._calls = calls
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+        self._health = HealthService()
         self._readiness: Readiness | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineSigns) -> None:
         """Serve, NOT_SERVING first."""
         readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
-        await readiness.start()
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
@@ -49,14 +49,14 @@ class ClientServer:
         await self._server.start()
         self._following = asyncio.create_task(readiness.follow(engine, self._calls.observe_loop_lag))
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
         if self._readiness:
-            await self._readiness.drain()
+            self._readiness.drain()
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop serving; calls get `grace_seconds` to end."""
-        await self.drain()
+        self.drain()
         await self._server.stop(grace_seconds)
         if self._following:
             self._following.cancel()

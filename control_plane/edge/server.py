@@ -94,7 +94,7 @@ class ControlPlane:
         ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         told_to_stop.cancel()
-        await server.drain()
+        server.drain()
         self._context_limit.close()
         live.close()
         await self._drain(engine, live)

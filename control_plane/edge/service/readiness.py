@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from grpc_health.v1 import health_pb2
-
 from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.health_service import HealthService
 from control_plane.engine.metrics_port import EngineGauges
 
 #: Names by which health is asked for beside "" and our services, which both mean that a request would succeed now.
@@ -18,13 +17,6 @@ _PULSE_SECONDS = 0.05
 
 #: An engine that is seen like this twice in a row is stuck; once can be the first look of a process that was stopped for a while.
 _STUCK_SECONDS = 1.5
-
-
-class HealthStates(Protocol):
-    """The health service, as we write to it."""
-
-    async def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-        """Set the state of a service."""
 
 
 class EngineSigns(Protocol):
@@ -39,51 +31,40 @@ class EngineSigns(Protocol):
 
 
 class Readiness:
-    """Keeps the health service in step with the engine, and the limit that the first worker sets."""
+    """Keeps the health service in step with the engine, and the limit that the first worker sets. At first only the process lives."""
 
-    def __init__(self, states: HealthStates, services: tuple[str, ...], context_limit: ContextLimit) -> None:
-        self._states = states
+    def __init__(self, health: HealthService, services: tuple[str, ...], context_limit: ContextLimit) -> None:
+        self._health = health
         self._services = ("", *services)
         self._context_limit = context_limit
-        self._told: dict[str, bool] = {}
         self._is_draining = False
         self._num_late_looks = 0
+        self._tell(is_live=True, has_worker=False, is_healthy=True)
 
-    async def start(self) -> None:
-        """Only the process lives as yet."""
-        await self._tell(is_live=True, has_worker=False, is_healthy=True)
-
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """No request will succeed any more."""
         self._is_draining = True
         for service in self._services:
-            await self._set(service, False)
+            self._health.set(service, False)
 
-    async def look(self, engine: EngineSigns) -> None:
+    def look(self, engine: EngineSigns) -> None:
         """Take the engine's signs in."""
         gauges = engine.gauges
         if gauges.max_model_len:
             self._context_limit.set(gauges.max_model_len)
         self._num_late_looks = self._num_late_looks + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
-        await self._tell(is_live=self._num_late_looks < 2, has_worker=bool(gauges.workers), is_healthy=gauges.healthy)
+        self._tell(is_live=self._num_late_looks < 2, has_worker=bool(gauges.workers), is_healthy=gauges.healthy)
 
     async def follow(self, engine: EngineSigns, observe_loop_lag: Callable[[float], None]) -> None:
         """Keep up until cancelled; reports how late its own timer ran."""
         while True:
-            await self.look(engine)
+            self.look(engine)
             due = time.monotonic() + _PULSE_SECONDS
             await asyncio.sleep(_PULSE_SECONDS)
             observe_loop_lag(max(0.0, time.monotonic() - due))
 
-    async def _tell(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
-        await self._set(LIVENESS, is_live)
-        await self._set(DEVICE, is_live and has_worker)
+    def _tell(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
+        self._health.set(LIVENESS, is_live)
+        self._health.set(DEVICE, is_live and has_worker)
         for service in self._services:
-            await self._set(service, is_live and has_worker and is_healthy and not self._is_draining)
-
-    async def _set(self, service: str, is_serving: bool) -> None:
-        if self._told.get(service) is is_serving:
-            return
-        self._told[service] = is_serving
-        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        await self._states.set(service, status)
+            self._health.set(service, is_live and has_worker and is_healthy and not self._is_draining)

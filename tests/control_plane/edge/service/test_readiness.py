@@ -9,6 +9,7 @@ from fakes.engine import FakeControlPlane, fake_control_plane
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.readiness import DEVICE, LIVENESS, Readiness
 from control_plane.engine.metrics_port import EngineGauges, WorkerGauges
 
@@ -31,78 +32,77 @@ class Signs:
         self.gauges = EngineGauges(workers=(WorkerGauges("w:1", "i", 1, "n", 0, 0, 0, 0, None),), max_model_len=64)
 
 
-class States:
-    """Keeps what the health service is told."""
+class Health(HealthService):
+    """The health service, looked at from inside."""
 
     def __init__(self) -> None:
-        self.now: dict[str, int] = {}
-        self.changes: list[tuple[str, int]] = []
+        super().__init__()
+        self.num_changes = 0
 
-    async def set(self, service: str, status: int) -> None:
-        self.now[service] = status
-        self.changes.append((service, status))
+    def set(self, service: str, is_serving: bool) -> None:
+        changed = self._changed
+        super().set(service, is_serving)
+        self.num_changes += changed is not self._changed
 
     @property
     def levels(self) -> tuple[bool, bool, bool]:
         """Liveness, device, readiness."""
-        assert self.now[""] == self.now[SERVICE]
-        return tuple(self.now[name] == SERVING for name in (LIVENESS, DEVICE, ""))
+        assert self._is_serving[""] is self._is_serving[SERVICE]
+        return tuple(self._is_serving[name] for name in (LIVENESS, DEVICE, ""))
 
 
 @pytest.fixture
-async def states() -> States:
-    return States()
+async def health() -> Health:
+    return Health()
 
 
 @pytest.fixture
-async def readiness(states: States) -> Readiness:
-    readiness = Readiness(states, (SERVICE,), ContextLimit(5.0, 2))
-    await readiness.start()
-    return readiness
+async def readiness(health: Health) -> Readiness:
+    return Readiness(health, (SERVICE,), ContextLimit(5.0, 2))
 
 
-async def test_ops_01_levels_follow_worker_and_engine(states: States, readiness: Readiness) -> None:
+async def test_ops_01_levels_follow_worker_and_engine(health: Health, readiness: Readiness) -> None:
     signs = Signs()
-    assert states.levels == (True, False, False)
-    await readiness.look(signs)
-    assert states.levels == (True, False, False)
+    assert health.levels == (True, False, False)
+    readiness.look(signs)
+    assert health.levels == (True, False, False)
     signs.join_worker()
-    await readiness.look(signs)
-    assert states.levels == (True, True, True)
+    readiness.look(signs)
+    assert health.levels == (True, True, True)
     signs.gauges = replace(signs.gauges, healthy=False)
-    await readiness.look(signs)
-    assert states.levels == (True, True, False)
+    readiness.look(signs)
+    assert health.levels == (True, True, False)
 
 
-async def test_an_engine_that_does_not_turn_is_stuck_at_the_second_look(states: States, readiness: Readiness) -> None:
+async def test_an_engine_that_does_not_turn_is_stuck_at_the_second_look(health: Health, readiness: Readiness) -> None:
     signs = Signs()
     signs.join_worker()
     signs.lag_seconds = 1.6
-    await readiness.look(signs)  # perhaps the whole process was stopped for a while
-    assert states.levels == (True, True, True)
-    await readiness.look(signs)
-    assert states.levels == (False, False, False)
+    readiness.look(signs)  # perhaps the whole process was stopped for a while
+    assert health.levels == (True, True, True)
+    readiness.look(signs)
+    assert health.levels == (False, False, False)
     signs.lag_seconds = 0.0
-    await readiness.look(signs)
-    assert states.levels == (True, True, True)
+    readiness.look(signs)
+    assert health.levels == (True, True, True)
 
 
-async def test_a_drain_ends_readiness_for_good_and_nothing_else(states: States, readiness: Readiness) -> None:
+async def test_a_drain_ends_readiness_for_good_and_nothing_else(health: Health, readiness: Readiness) -> None:
     signs = Signs()
     signs.join_worker()
-    await readiness.look(signs)
-    await readiness.drain()
-    assert states.levels == (True, True, False)
-    await readiness.look(signs)
-    assert states.levels == (True, True, False)
+    readiness.look(signs)
+    readiness.drain()
+    assert health.levels == (True, True, False)
+    readiness.look(signs)
+    assert health.levels == (True, True, False)
 
 
-async def test_only_changes_are_told(states: States, readiness: Readiness) -> None:
+async def test_only_changes_are_told(health: Health, readiness: Readiness) -> None:
     signs = Signs()
-    num_changes = len(states.changes)
+    num_changes = health.num_changes
     for _ in range(3):
-        await readiness.look(signs)
-    assert len(states.changes) == num_changes
+        readiness.look(signs)
+    assert health.num_changes == num_changes
 
 
 def watch(plane: FakeControlPlane, service: str = SERVICE) -> grpc.aio.UnaryStreamCall:
@@ -122,7 +122,7 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
         plane.join_worker()
         assert (await first.read()).status == (await second.read()).status == SERVING
-        await plane.server.drain()
+        plane.server.drain()
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
 
 
@@ -135,7 +135,25 @@ async def test_ops_02_a_watcher_that_leaves_leaks_nothing() -> None:
             watcher.cancel()
         while len(asyncio.all_tasks()) > num_tasks:
             await asyncio.sleep(0.005)
-        assert dict(plane.server._health._server_watchers) == {}
+
+
+async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
+    small_window = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1))
+    async with (
+        fake_control_plane() as plane,
+        grpc.aio.insecure_channel(f"127.0.0.1:{plane.server.port}", options=small_window) as channel,
+    ):
+        sleeper = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await sleeper.read()
+        for number in range(1000):
+            plane.server._health.set("", number % 2 == 0)
+            await asyncio.sleep(0)
+        plane.server._following.cancel()
+        plane.server._health.set("", False)
+        watcher = watch(plane, "")
+        assert (await watcher.read()).status == NOT_SERVING
+        plane.server._health.set("", True)
+        assert (await watcher.read()).status == SERVING
 
 
 async def test_ops_01_an_unknown_name_is_not_found_and_may_be_watched() -> None:
