@@ -30,7 +30,7 @@ READY := $(INSTALLED) $(GENERATED) $(KERNELS)
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all bench bench-scheduler demo serve-control serve-worker check clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all chaos soak bench bench-scheduler demo serve-control serve-worker check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,8 +83,14 @@ test: $(READY) ## Run the tests
 test-fast: $(READY) ## Run the tests that take no more than seconds
 	$(PY) -m pytest -m "not slow"
 
-test-all: $(READY) ## Run the tests, with many more random examples where a test leaves their number open
-	$(PY) -m pytest --hypothesis-profile=thorough --timeout 1200
+test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
+	CHAOS_FAULTS=200 $(PY) -m pytest --hypothesis-profile=thorough --timeout 1200
+
+chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice (CHAOS_FAULTS= CHAOS_SEED=)
+	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} $(PY) -m pytest tests/chaos/test_chaos.py -s $(ARGS)
+
+soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= CHAOS_SEED=)
+	$(PY) -m pytest tests/chaos/soak.py -s $(ARGS)
 
 check: lint typecheck proto-check test ## What CI runs
 

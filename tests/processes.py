@@ -1,8 +1,11 @@
 """Our processes, started for real on free ports, for integration tests."""
 
+import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -99,6 +102,18 @@ class ServingProcess:
         self._reader.join()
         assert self._process.stderr is not None
         self._process.stderr.close()
+
+
+def fixed_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that no outgoing connection gets while a process that had one is down."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        while len(ports) < count:
+            listening = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listening.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+                ports.append(listening.getsockname()[1])
+    return ports
 
 
 def worker(model: Path, *flags: str) -> ServingProcess:

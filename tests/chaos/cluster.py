@@ -1,0 +1,109 @@
+"""A control plane and two workers, each behind a proxy, each started again when it dies.
+
+clients --proxy--> control plane --proxy--------------> worker 0
+                                 --proxy--frame proxy-> worker 1
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc.aio
+from chaos.frame_proxy import FrameProxy
+from chaos.supervised_process import SupervisedProcess
+from fakes.tcp_proxy import TcpProxy
+from processes import fixed_ports
+
+from clients import AsyncClient
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+
+NUM_WORKERS = 2
+
+# A link this slow lets tiny models decode at a speed that leaves time for faults.
+_LINK_SECONDS = 0.004
+# Short, so that a worker that lost its control plane is free again soon.
+_LEASE_SECONDS = "2"
+_PATIENCE_SECONDS = 240.0
+
+
+class Cluster:
+    """Everything runs in the background while the `async with` block does. `num_pages` is the KV memory of each worker."""
+
+    def __init__(self, model: Path, logs: Path, num_pages: int, seed: int) -> None:
+        self._num_pages = num_pages
+        worker_ports, (control_port, admin_port) = fixed_ports(NUM_WORKERS), fixed_ports(2)
+        self.frames = FrameProxy(f"127.0.0.1:{worker_ports[1]}", seed)
+        targets = [f"127.0.0.1:{worker_ports[0]}", self.frames.address]
+        common = ["--model", str(model), "--log-format", "json"]
+        flags = ["--device", "cpu", "--threads", "1", "--num-pages", str(num_pages), "--lease-seconds", _LEASE_SECONDS]
+        self.workers = [
+            SupervisedProcess(["worker", *common, *flags], port, TcpProxy(target, proxy_port), logs / f"worker-{index}.log")
+            for index, (port, target, proxy_port) in enumerate(zip(worker_ports, targets, fixed_ports(NUM_WORKERS), strict=True))
+        ]
+        flags = ["--announce-port", "0", "--admin-port", str(admin_port)]
+        flags += [flag for worker in self.workers for flag in ("--worker", worker.proxy.address)]
+        proxy = TcpProxy(f"127.0.0.1:{control_port}", *fixed_ports(1))
+        self.control = SupervisedProcess(["control_plane", *common, *flags], control_port, proxy, logs / "control-plane.log")
+        self._admin_address = f"127.0.0.1:{admin_port}"
+        self._running: list[asyncio.Task[None]] = []
+
+    @property
+    def processes(self) -> dict[str, SupervisedProcess]:
+        """All of them by name."""
+        return {"control plane": self.control} | {f"worker {index}": worker for index, worker in enumerate(self.workers)}
+
+    async def __aenter__(self) -> Self:
+        await self.frames.start()
+        for worker in self.workers:
+            worker.proxy.delay_seconds = _LINK_SECONDS
+        self._running = [asyncio.create_task(process.run()) for process in self.processes.values()]
+        await self.become_ready()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self.processes.values():
+            process.end()
+        async with asyncio.timeout(40):
+            await asyncio.gather(*self._running)
+        await self.frames.stop()
+
+    def client(self) -> AsyncClient:
+        """A client that does not give up easily."""
+        return AsyncClient(self.control.proxy.address, connect_seconds=_PATIENCE_SECONDS, resume_seconds=_PATIENCE_SECONDS)
+
+    async def become_ready(self) -> None:
+        """Wait until it serves with all workers in session."""
+        async with asyncio.timeout(60), self.client() as client:
+            while not await client.is_serving() or (await client.server()).num_workers < NUM_WORKERS:
+                await asyncio.sleep(0.05)
+
+    async def state(self) -> admin_pb2.GetStateResponse:
+        """What the control plane holds."""
+        async with grpc.aio.insecure_channel(self._admin_address) as channel:
+            request = admin_pb2.GetStateRequest(with_sequences=True)
+            return await admin_pb2_grpc.AdminServiceStub(channel).GetState(request, timeout=10)
+
+    async def come_to_rest(self) -> None:
+        """Wait until nothing runs; raises AssertionError when requests, lanes or pages are left, or a process has died by itself."""
+        await self.become_ready()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(20):
+                while await self._leftovers():
+                    await asyncio.sleep(0.05)
+        leftovers = await self._leftovers()
+        assert not leftovers, leftovers
+        ends = {name: process.unexpected_exit_codes for name, process in self.processes.items() if process.unexpected_exit_codes}
+        assert not ends, f"ended by themselves, with exit codes: {ends}"
+
+    async def _leftovers(self) -> str:
+        """What is still held somewhere."""
+        state = await self.state()
+        if state.sequences or state.num_waiting:
+            return f"requests are left: {state}"
+        if any(worker.pages.free + worker.pages.cached != self._num_pages for worker in state.workers):
+            return f"pages are lost: {state}"
+        samples = [await asyncio.to_thread(worker.metrics) for worker in self.workers]
+        held = [sample[f"pypto_serving_worker_{name}"] for sample in samples for name in ("lanes", "steps_in_flight")]
+        return f"the workers hold {held} lanes and steps" if any(held) else ""

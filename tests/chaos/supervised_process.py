@@ -1,0 +1,99 @@
+"""One of our processes, started again whenever it dies."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.request import urlopen
+
+from fakes.tcp_proxy import TcpProxy
+from processes import fixed_ports
+
+_POLL_SECONDS = 0.02
+
+
+class SupervisedProcess:
+    """`python -m MODULE` on a fixed port, reached through a proxy that refuses connections while nobody listens behind it.
+
+    `run` keeps it alive. The log of all its lives is one file.
+    """
+
+    def __init__(self, arguments: Sequence[str], port: int, proxy: TcpProxy, log: Path) -> None:
+        self.proxy = proxy
+        self.num_lives = 0
+        self.unexpected_exit_codes: list[int] = []  # of lives that nobody ended
+        (self._metrics_port,) = fixed_ports(1)
+        self._command = [sys.executable, "-m", *arguments, "--port", str(port), "--metrics-port", str(self._metrics_port)]
+        self._port = port
+        self._log = log
+        self._process: subprocess.Popen[bytes]
+        self._is_killed = False
+        self._is_over = False
+
+    @property
+    def pid(self) -> int:
+        """Id of the present life."""
+        return self._process.pid
+
+    async def run(self) -> None:
+        """Start it, wait for its end, and again, until `end`."""
+        try:
+            while not self._is_over:
+                await self._live()
+        finally:
+            self._process.kill()
+            self._process.wait()
+            await self.proxy.stop()
+
+    def metrics(self) -> dict[str, float]:
+        """Value of every sample that Prometheus would scrape now, by name and labels."""
+        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def kill(self) -> None:
+        """Kill it, without a word."""
+        self._is_killed = True
+        self._process.kill()
+
+    async def freeze(self, seconds: float) -> None:
+        """Stop it for a while; when it is killed meanwhile its successor goes on."""
+        process = self._process
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ask it to end; then so does `run`."""
+        self._is_over = True
+        self._process.terminate()
+
+    async def _live(self) -> None:
+        self._is_killed = False
+        self.num_lives += 1
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        admission = asyncio.create_task(self._admit())
+        while self._process.poll() is None:
+            await asyncio.sleep(_POLL_SECONDS)
+        admission.cancel()
+        self.proxy.refuse()
+        if not self._is_killed and not (self._is_over and self._process.returncode == 0):
+            self.unexpected_exit_codes.append(self._process.returncode)
+
+    async def _admit(self) -> None:
+        """Let connections come as soon as the process listens."""
+        while not await self._is_listening():
+            await asyncio.sleep(_POLL_SECONDS)
+        await self.proxy.start()
+
+    async def _is_listening(self) -> bool:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.close()
+            return True
+        return False
