@@ -18,6 +18,7 @@ class PromptSharing:
 
     def started(self, group: SiblingGroup, sequence: Sequence) -> None:
         """Note that a choice was placed."""
+        assert group.is_open or sequence is group.leader
         group.admitted(sequence)
         if not group.is_open and sequence not in self._leaders:
             self._leaders.append(sequence)

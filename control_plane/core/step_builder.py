@@ -114,8 +114,11 @@ class StepBuilder:
             return True  # nothing is drawn
         if sequence.num_tokens > len(sequence.token_ids):
             return False  # the last token is not known yet
+        num_bytes = -(-self.replica.description.vocab_size // 8)
         try:
             allowed = sequence.constraint.mask()
+            if len(allowed) != num_bytes:
+                raise ValueError(f"{len(allowed)} bytes instead of {num_bytes}")
         except Exception as error:
             self.failed.append(FailedSequence(sequence, f"the constraint gives no mask: {error}"))
             return False

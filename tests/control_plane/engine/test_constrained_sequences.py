@@ -101,6 +101,15 @@ def test_a_constraint_that_gives_no_mask_fails_its_own_request_only(num_tokens):
     bench.assert_at_rest()
 
 
+def test_a_mask_of_another_vocabulary_never_reaches_the_worker():
+    bench = Bench(describe(vocab_size=200))
+    constrained(bench)
+    bench.run()
+    assert "13 bytes instead of 25" in bench.sink.failed["r"].message
+    assert not any(step.masks for step in bench.worker.history)
+    bench.assert_at_rest()
+
+
 def test_a_token_that_breaks_the_constraint_fails_its_own_request_only():
     bench = Bench()
     bench.submit("other", (7, 8, 9))
