@@ -53,6 +53,21 @@ def test_stream_and_unary_give_the_same(client: Client) -> None:
     assert len(whole.token_ids) == whole.usage.completion_tokens <= 40
 
 
+def test_several_choices_share_the_prompt_and_differ(client: Client) -> None:
+    request = {"prompt": "Once upon a time " * 10, "max_tokens": 12, "temperature": 0.9, "seed": 5, "ignore_eos": True}
+    several = client.generate(**request, n=3)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
+    assert several.choices[0].token_ids == client.generate(**request).token_ids
+    assert len({choice.token_ids for choice in several.choices}) == 3
+    assert several.usage.completion_tokens == 36
+
+
+def test_a_constraint_restricts_the_answer(client: Client) -> None:
+    completion = client.generate("A number:", regex="[1-9][0-9]{3}", temperature=1.0, seed=2)
+    assert 1000 <= int(completion.text) <= 9999 and completion.finish_reason == "stop"
+    assert client.generate("Yes?", alternatives=["yes", "no"], seed=1).text in ("yes", "no")
+
+
 def test_a_chat_is_rendered_with_the_template(client: Client) -> None:
     tokens = client.tokenize(messages=[{"role": "user", "content": "Hello"}])
     assert client.detokenize(tokens.token_ids) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
@@ -94,8 +109,9 @@ def test_other_salts_share_no_pages(client: Client) -> None:
         ({"token_ids": [5, 1024], "prompt": None}, "INVALID_ARGUMENT", "1024"),
         ({"max_tokens": 5000}, "INVALID_ARGUMENT", "4096"),
         ({"stop": [""]}, "INVALID_ARGUMENT", "stop"),
-        ({"n": 2}, "UNIMPLEMENTED", "n"),
-        ({"regex": "a+"}, "UNIMPLEMENTED", "constraint"),
+        ({"n": 65}, "INVALID_ARGUMENT", "n = 65"),
+        ({"regex": "("}, "INVALID_ARGUMENT", "constraint"),
+        ({"regex": "a+", "ignore_eos": True}, "INVALID_ARGUMENT", "ignore_eos"),
     ],
 )
 def test_a_refusal_names_the_field(client: Client, fields: dict[str, object], code: str, message: str) -> None:
@@ -175,6 +191,12 @@ def test_the_command_line_streams_an_answer(serving: ServingProcess) -> None:
     command = [sys.executable, "-m", "clients", "generate", "Hello", "--target", serving.address, "--max-tokens", "8", "--json"]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(answer.stdout.splitlines()[-1])["usage"]["completion_tokens"] <= 8
+
+
+def test_the_command_line_shows_choices_apart(serving: ServingProcess) -> None:
+    flags = ["--alternative", "yes", "-n", "3", "--target", serving.address]
+    answer = subprocess.run([sys.executable, "-m", "clients", "generate", "Well?", *flags], check=True, capture_output=True, text=True)
+    assert answer.stdout == "".join(f"--- choice {index} (stop)\nyes\n" for index in range(3))
 
 
 async def test_a_full_queue_refuses_at_once(model: Path) -> None:
