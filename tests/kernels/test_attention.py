@@ -41,9 +41,28 @@ def test_attention_far_along_a_sequence(form, paged, length):
     assert_near(sequences.attend(form, [(0, length - 2, length)]), exact(sequences, 0)[-2:])
 
 
+def exact_last(paged, sequence, length):
+    """Softmax attention of the last row of a sequence in float64."""
+    q, k, v = paged.queries[sequence][length - 1].double(), paged.keys[sequence][:length].double(), paged.values[sequence][:length].double()
+    k, v = (x.repeat_interleave(q.shape[0] // k.shape[1], dim=1) for x in (k, v))
+    return torch.einsum("hk,khd->hd", (torch.einsum("hd,khd->hk", q, k) * q.shape[1] ** -0.5).softmax(-1), v)
+
+
+@pytest.mark.parametrize("junk", [1e4, torch.inf, torch.nan])
+def test_mod_14_junk_beyond_the_valid_length_is_not_seen(form, paged, dtype, junk):
+    sequences, slots = paged([4096]), torch.arange(4096)
+    slots = sequences.page_table[0].long()[slots // 16] * 16 + slots % 16
+    for length in (4095, 1000, 600, 513, 512, 511, 129, 128, 127):
+        for cache in (sequences.k_cache, sequences.v_cache):
+            cache.view(-1, 2, 32)[slots[length:]] = junk
+        out = sequences.attend(form, [(0, length - 3, length)])
+        tolerance = 4e-3 if dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(out[-1].double(), exact_last(sequences, 0, length), rtol=0, atol=tolerance)
+
+
 @pytest.mark.parametrize("window", [1, 8, 64, 100])
 @pytest.mark.parametrize("length", [7, 8, 9, 130])
-def test_window_is_exactly_as_wide_in_prefill_and_decode(form, paged, window, length):
+def test_mod_08_window_is_exactly_as_wide_in_prefill_and_decode(form, paged, window, length):
     sequences = paged([length])
     whole = sequences.attend(form, [(0, 0, length)], window)
     assert_near(whole, exact(sequences, 0, window))

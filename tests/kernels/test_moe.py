@@ -9,7 +9,7 @@ from kernels.linear import PackedExperts
 
 
 @pytest.mark.parametrize(("renormalize", "expected"), [(False, [0.6439, 0.2369]), (True, [0.7311, 0.2689])])
-def test_route_weights_are_renormalised_only_when_asked(form, renormalize, expected):
+def test_mod_10_route_weights_are_renormalised_only_when_asked(form, renormalize, expected):
     weights, experts = form.moe_route(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 2, renormalize, "softmax")
     assert experts.tolist() == [[0, 1]]
     torch.testing.assert_close(weights, torch.tensor([expected]), rtol=0, atol=1e-4)

@@ -1,5 +1,6 @@
 """The files of a Hugging Face model directory."""
 
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from worker.checkpoint.config_fields import ConfigFields, read_json_object
 from worker.checkpoint.error import ModelRefused
 
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
-_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 
 
 class Checkpoint:
@@ -64,9 +65,15 @@ class Checkpoint:
 
 
 def _require_directory(directory: Path) -> None:
-    if not directory.exists():
-        raise ModelRefused(f"{directory}: no such directory")
-    if not directory.is_dir():
+    try:
+        mode = directory.stat().st_mode
+    except FileNotFoundError:
+        raise ModelRefused(f"{directory}: no such directory") from None
+    except OSError as error:
+        raise ModelRefused(f"{directory}: {error.strerror}") from error
+    if directory.suffix == _GGUF_SUFFIX and stat.S_ISREG(mode):
+        raise ModelRefused(_describe_gguf(directory))
+    if not stat.S_ISDIR(mode):
         raise ModelRefused(f"{directory}: not a directory")
 
 
@@ -118,8 +125,15 @@ def _open(path: Path) -> Any:
         raise ModelRefused(f"{path}: truncated or corrupt, or not readable: {error}") from error
 
 
+def _describe_gguf(file: Path) -> str:
+    return f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
+
+
 def _describe_missing_weights(directory: Path) -> str:
-    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
+    files = sorted(directory.glob("*"))
+    pickles = [path.name for path in files if path.suffix in _PICKLE_SUFFIXES]
+    if gguf := [path for path in files if path.suffix == _GGUF_SUFFIX]:
+        return _describe_gguf(gguf[0])
     if pickles:
         return f"{directory}: holds weights only as pickle ({pickles[0]}), which is never loaded; convert them to safetensors"
     return f"{directory}: neither {_WEIGHTS} nor {_INDEX}"

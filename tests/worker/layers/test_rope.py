@@ -13,7 +13,7 @@ def rope(head_dim: int = 128, **fields: Any) -> Rope:
     return read_rope(ConfigFields(Path("config.json"), {"max_position_embeddings": 131072, **fields}), head_dim)
 
 
-def test_llama3_stretches_long_wavelengths_only() -> None:
+def test_mod_07_llama3_stretches_long_wavelengths_only() -> None:
     scaling = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -34,13 +34,13 @@ def test_table_begins_without_rotation() -> None:
     assert torch.equal(cosines[0], torch.ones(4)) and torch.equal(sines[0], torch.zeros(4))
 
 
-def test_type_may_be_spelt_both_ways_at_once() -> None:
+def test_mod_05_type_may_be_spelt_both_ways_at_once() -> None:
     both = {"type": "linear", "rope_type": "linear", "factor": 2.0}
     expected = rope(rope_scaling={"rope_type": "linear", "factor": 2.0}).inverse_frequencies
     assert torch.equal(rope(rope_scaling=both).inverse_frequencies, expected)
 
 
-def test_attention_factor_scales_the_table() -> None:
+def test_mod_07_attention_factor_scales_the_table() -> None:
     scaling = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 65536, "attention_factor": 1.25}
     cosines, _ = rope(head_dim=8, rope_scaling=scaling).table(torch.device("cpu"))
     assert torch.equal(cosines[0], torch.full((4,), 1.25))

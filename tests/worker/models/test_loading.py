@@ -37,7 +37,7 @@ def test_description(tiny_checkpoint: TinyCheckpoint) -> None:
     assert (description.architecture, description.vocab_size, description.max_model_len) == ("Qwen3ForCausalLM", 1024, 4096)
 
 
-def test_bytes_per_token_follow_heads_and_type(tiny_checkpoint: TinyCheckpoint) -> None:
+def test_mod_09_bytes_per_token_follow_heads_and_type(tiny_checkpoint: TinyCheckpoint) -> None:
     (group,) = load(tiny_checkpoint("qwen3", head_dim=32), torch.bfloat16).cache_groups
     assert group.row_bytes == 2 * 2 * 32 * 2
     assert group.page_bytes == group.row_bytes * 16 * 2
@@ -65,7 +65,7 @@ def test_shards_give_the_same_model(tmp_path: Path, tiny_checkpoint: TinyCheckpo
     assert torch.equal(logits(directory), logits(tiny_checkpoint("llama")))
 
 
-def test_files_that_the_index_does_not_name_are_not_read(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
+def test_mod_03_files_that_the_index_does_not_name_are_not_read(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     shard(directory, 2)
     other = make_checkpoint(tmp_path / "other", "llama", seed=1) / "model.safetensors"
@@ -74,7 +74,7 @@ def test_files_that_the_index_does_not_name_are_not_read(tmp_path: Path, tiny_ch
     assert torch.equal(logits(directory), logits(tiny_checkpoint("llama")))
 
 
-def test_tied_model_may_store_a_copy_of_its_head(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
+def test_mod_01_tied_model_may_store_a_copy_of_its_head(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     tensors = load_file(directory / "model.safetensors")
     save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, directory / "model.safetensors")
@@ -108,17 +108,37 @@ def test_other_name_for_the_number_of_experts(tmp_path: Path, tiny_checkpoint: T
     assert torch.equal(logits(directory), logits(tiny_checkpoint("qwen3_moe")))
 
 
-def test_relative_path_with_trailing_slash(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mod_04_relative_path_with_trailing_slash(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tiny_checkpoint("llama")
     monkeypatch.chdir(directory.parent)
     assert load(Path(f"{directory.name}/")).description.num_layers == 2
 
 
+def test_mod_05_type_of_the_weights_need_not_be_named(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    config = json.loads((directory / "config.json").read_text())
+    del config["dtype"]
+    write_json(directory / "config.json", config)
+    assert torch.equal(logits(directory), logits(tiny_checkpoint("llama")))
+
+
 @pytest.mark.parametrize(("positions", "factor", "original"), [(65536, 4.0, 16384), (81920, 20.0, 4096), (16384, 4.0, 16384)])
-def test_yarn_does_not_multiply_the_context_twice(positions: int, factor: float, original: int, tiny_checkpoint: TinyCheckpoint) -> None:
+def test_mod_06_yarn_does_not_multiply_the_context_twice(
+    positions: int, factor: float, original: int, tiny_checkpoint: TinyCheckpoint
+) -> None:
     scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     model = load(tiny_checkpoint("llama", rope_scaling=scaling, max_position_embeddings=positions))
     assert model.description.max_model_len == original * factor
+
+
+def test_mod_06_the_last_position_of_an_extended_context_works(tiny_checkpoint: TinyCheckpoint) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16384}
+    model = load(tiny_checkpoint("llama", rope_scaling=scaling, max_position_embeddings=65536))
+    executor = PagedExecutor(model, num_pages=4096)
+    sequence = executor.sequence(TOKEN_IDS, max_tokens=65536)
+    sequence.token_ids += [7] * (65536 - len(TOKEN_IDS))
+    sequence.num_computed_tokens = 65534
+    assert executor.step((sequence, 2))[0].isfinite().all()
 
 
 def test_batch_may_want_no_logits(tiny_checkpoint: TinyCheckpoint) -> None:

@@ -72,7 +72,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arch", "fields", "expected"), FIELDS, ids=[f"{arch}-{'-'.join(fields)}" for arch, fields, _ in FIELDS])
-def test_field(arch: str, fields: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_mod_05_field(arch: str, fields: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert f"config.json: {expected}" in refusal(change_config(make_checkpoint(tmp_path, arch), **fields))
 
 
@@ -86,12 +86,12 @@ def test_far_too_many_layers(tmp_path: Path) -> None:
     assert "tensor model.layers.999999999.input_layernorm.weight is missing" in refusal(directory)
 
 
-def test_untied_model_without_a_head(tmp_path: Path) -> None:
+def test_mod_01_untied_model_without_a_head(tmp_path: Path) -> None:
     directory = change_config(make_checkpoint(tmp_path, "llama"), tie_word_embeddings=False)
     assert "tensor lm_head.weight is missing" in refusal(directory)
 
 
-def test_tied_model_with_another_head(tmp_path: Path) -> None:
+def test_mod_01_tied_model_with_another_head(tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     change_tensors(directory, lambda tensors: tensors.update({"lm_head.weight": torch.ones(1024, 64)}))
     assert "tie_word_embeddings is true, but tensor lm_head.weight differs from model.embed_tokens.weight" in refusal(directory)
@@ -136,22 +136,36 @@ def test_config_that_is_no_object(tmp_path: Path) -> None:
     assert "config.json: holds no JSON object" in refusal(tmp_path)
 
 
-def test_no_such_directory(tmp_path: Path) -> None:
+def test_mod_04_no_such_directory(tmp_path: Path) -> None:
     assert refusal(tmp_path / "absent") == f"{tmp_path / 'absent'}: no such directory"
 
 
-def test_file_instead_of_a_directory(tmp_path: Path) -> None:
+def test_mod_04_file_instead_of_a_directory(tmp_path: Path) -> None:
     weights = make_checkpoint(tmp_path, "llama") / "model.safetensors"
     assert refusal(weights) == f"{weights}: not a directory"
 
 
-def test_empty_directory(tmp_path: Path) -> None:
+def test_mod_04_path_that_can_not_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert refusal(tmp_path / "loop").endswith("loop: Too many levels of symbolic links")
+    assert refusal(tmp_path / ("long" * 100)).endswith("long: File name too long")
+
+
+def test_mod_04_empty_directory(tmp_path: Path) -> None:
     assert "config.json: No such file or directory" in refusal(tmp_path)
 
 
-def test_no_weights(tmp_path: Path) -> None:
+def test_mod_04_no_weights(tmp_path: Path) -> None:
     (make_checkpoint(tmp_path, "llama") / "model.safetensors").unlink()
     assert "neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_mod_13_gguf_is_refused_with_the_way_out(tmp_path: Path, is_file: bool) -> None:
+    file = make_checkpoint(tmp_path, "llama") / "model.gguf"
+    (tmp_path / "model.safetensors").rename(file)
+    message = refusal(file if is_file else tmp_path)
+    assert message == f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
 
 
 def test_pickle_only(tmp_path: Path) -> None:
@@ -172,18 +186,18 @@ def index(directory: Path, weight_map: dict[str, str]) -> Path:
     return directory
 
 
-def test_index_names_a_missing_file(tmp_path: Path) -> None:
+def test_mod_02_index_names_a_missing_file(tmp_path: Path) -> None:
     directory = index(make_checkpoint(tmp_path, "llama"), {"model.norm.weight": "model-00001-of-00002.safetensors"})
     assert "model-00001-of-00002.safetensors: no such file" in refusal(directory)
 
 
-def test_index_names_a_tensor_that_its_file_lacks(tmp_path: Path) -> None:
+def test_mod_02_index_names_a_tensor_that_its_file_lacks(tmp_path: Path) -> None:
     tensors = load_file(make_checkpoint(tmp_path, "llama") / "model.safetensors")
     directory = index(tmp_path, dict.fromkeys([*tensors, "extra"], "model.safetensors"))
     assert "model.safetensors: tensor extra is missing, which model.safetensors.index.json places there" in refusal(directory)
 
 
-def test_tensor_in_two_files(tmp_path: Path) -> None:
+def test_mod_02_tensor_in_two_files(tmp_path: Path) -> None:
     tensors = load_file(make_checkpoint(tmp_path, "llama") / "model.safetensors")
     save_file({"model.norm.weight": torch.ones(64), "other": torch.ones(1)}, tmp_path / "second.safetensors")
     directory = index(tmp_path, dict.fromkeys(tensors, "model.safetensors") | {"other": "second.safetensors"})
@@ -193,6 +207,6 @@ def test_tensor_in_two_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"weight_map": {}}, {"weight_map": []}])
-def test_index_without_a_weight_map(content: dict[str, Any], tmp_path: Path) -> None:
+def test_mod_02_index_without_a_weight_map(content: dict[str, Any], tmp_path: Path) -> None:
     write_json(make_checkpoint(tmp_path, "llama") / "model.safetensors.index.json", content)
     assert "model.safetensors.index.json: weight_map is missing or empty" in refusal(tmp_path)

@@ -23,12 +23,22 @@ def load(directory: Path) -> Model:
 
 
 @pytest.mark.parametrize("chunk", [1, 24])
-def test_a_token_sees_itself_and_the_seven_before_it(directory: Path, chunk: int) -> None:
+def test_mod_08_a_token_sees_itself_and_the_seven_before_it(directory: Path, chunk: int) -> None:
     executor = PagedExecutor(load(directory))
     expected = executor.logits(TOKEN_IDS, chunk)
     changed = [*TOKEN_IDS[:4], 999, *TOKEN_IDS[5:]]
     differs = (executor.logits(changed, chunk) != expected).any(-1).tolist()
     assert [index for index, differs_there in enumerate(differs) if differs_there] == list(range(4, 4 + WINDOW))
+
+
+@pytest.mark.parametrize("chunk", [1, 24])
+def test_mod_08_full_layers_see_everything(tiny_checkpoint: TinyCheckpoint, chunk: int) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4}
+    directory = tiny_checkpoint("qwen3", use_sliding_window=True, sliding_window=WINDOW, **layers)
+    executor = PagedExecutor(load(directory))
+    expected = executor.logits(TOKEN_IDS)
+    assert torch.equal(executor.logits(TOKEN_IDS, chunk), expected)
+    assert (executor.logits([999, *TOKEN_IDS[1:]], chunk) != expected).any(-1).all()
 
 
 def test_pages_that_left_the_window_may_be_gone(directory: Path) -> None:
