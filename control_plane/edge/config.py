@@ -8,6 +8,7 @@ from typing import Any
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.access.options import AccessOptions, access_options, add_access_options
+from control_plane.edge.service.stream_limits import StreamLimits
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback
@@ -15,6 +16,7 @@ from pypto_serving.process.options import add_log_options, argument_parser, requ
 
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
+_STREAMS = StreamLimits()
 _SAMPLING_FLAGS = {
     "temperature": float,
     "top_p": float,
@@ -45,6 +47,7 @@ class Config:
     workers: tuple[str, ...]
     takeover: bool
     drain_seconds: float
+    streams: StreamLimits
     scheduler: SchedulerOptions
     engine: EngineOptions
     log_format: str
@@ -95,6 +98,13 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--takeover", action="store_true", help="take workers over although another control plane's lease still runs")
     parser.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
+    )
+    parser.add_argument(
+        "--slow-reader-seconds",
+        type=types.positive_seconds,
+        default=_STREAMS.slow_reader_seconds,
+        metavar="S",
+        help="how long a client may read nothing of its stream before its request ends with RESOURCE_EXHAUSTED",
     )
 
 
@@ -149,6 +159,7 @@ def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
         workers=tuple(values.worker),
         takeover=values.takeover,
         drain_seconds=values.drain_seconds,
+        streams=StreamLimits(slow_reader_seconds=values.slow_reader_seconds),
         scheduler=SchedulerOptions(
             max_sequences=values.max_num_seqs,
             max_step_tokens=values.max_step_tokens,

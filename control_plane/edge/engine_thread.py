@@ -16,6 +16,7 @@ import uvloop
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
 from control_plane.edge.worker_link.announce_service import AnnounceServicer
+from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.registry import WorkerRegistry
 from control_plane.edge.worker_link.session import Surroundings
@@ -61,6 +62,7 @@ class EngineThread:
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._registry: WorkerRegistry | None = None
         self._turned = time.monotonic()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -121,6 +123,10 @@ class EngineThread:
         """Refuse new requests and end those that never ran."""
         self._soon(lambda engine: engine.drain())
 
+    async def link_states(self) -> list[LinkState]:
+        """Picture of the link to every worker."""
+        return await self.call(lambda engine: self._registry.states() if self._registry else [])
+
     async def call(self, function: Callable[[Engine], _R]) -> _R:
         """What `function` returns on the engine's event loop."""
         future: Future[_R] = Future()
@@ -166,7 +172,7 @@ class EngineThread:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(settings.scheduler), sink, self._engine_metrics, settings.engine)
-        registry = WorkerRegistry(settings.links, Surroundings(engine, self._link_metrics, time.monotonic))
+        registry = self._registry = WorkerRegistry(settings.links, Surroundings(engine, self._link_metrics, time.monotonic))
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, settings.host, settings.announce_port, settings.announce_credentials)

@@ -62,7 +62,7 @@ class ControlPlane:
             cleanup.push_async_callback(server.stop, 0.0)
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
             engine = EngineThread(self._engine_settings(model, access), self._engine_metrics, self._link_metrics)
-            live = RequestStreams(asyncio.get_running_loop(), engine)
+            live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
             endpoint = serve_metrics(self._metrics(engine, access), config.metrics_host, config.metrics_port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
@@ -71,7 +71,9 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             await server.start(self._service(model, encoder, live, engine), self._context_limit, engine)
             if config.admin_port is not None:
-                ports["admin"] = await self._start_admin(config.admin_port, engine, access, cleanup)
+                ports["admin"] = await self._start_admin(
+                    config.admin_port, AdminService(engine, live, self._context_limit, self._stop.drain.set), access, cleanup
+                )
             gc.collect()
             gc.freeze()
             seconds = round(time.monotonic() - started_at, 2)
@@ -83,10 +85,10 @@ class ControlPlane:
             self.ports = ports
             return await self._serve(server, engine, live)
 
-    async def _start_admin(self, port: int, engine: EngineThread, access: Access, cleanup: AsyncExitStack) -> int:
+    async def _start_admin(self, port: int, service: AdminService, access: Access, cleanup: AsyncExitStack) -> int:
         admin = AdminServer(self._config.admin_host, port, self._calls, access.for_operators())
         cleanup.push_async_callback(admin.stop)
-        await admin.start(AdminService(engine, self._stop.drain.set))
+        await admin.start(service)
         return admin.port
 
     async def _serve(self, server: ClientServer, engine: EngineThread, live: RequestStreams) -> int:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
 from control_plane.core.scheduler import ReplicaRefused, Scheduler
@@ -225,10 +226,14 @@ class Engine:
         self._take_gauges(self._clock())
         return self._gauges
 
-    def snapshot(self, with_sequences: bool = False) -> EngineState:
+    def snapshot(self, with_sequences: bool = False, with_token_ids: bool = False) -> EngineState:
         """Take a consistent picture."""
-        sequences = self._requests.sequences if with_sequences else []
-        return EngineState(self._picture(), tuple(_state(sequence, self._requests.is_held(sequence)) for sequence in sequences))
+        now = self._clock()
+        states = []
+        for sequence in self._requests.sequences if with_sequences else []:
+            state = _state(sequence, self._requests.is_held(sequence), now)
+            states.append(replace(state, token_ids=tuple(sequence.token_ids)) if with_token_ids else state)
+        return EngineState(self._picture(), tuple(states))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
@@ -329,8 +334,8 @@ class Engine:
         self._gauges_stale = False
 
 
-def _state(sequence: Sequence, is_held: bool) -> SequenceState:
-    replica = sequence.replica
+def _state(sequence: Sequence, is_held: bool, now: float) -> SequenceState:
+    replica, first_time = sequence.replica, sequence.first_scheduled_time
     return SequenceState(
         request_id=sequence.request_id,
         choice=sequence.choice,
@@ -340,4 +345,6 @@ def _state(sequence: Sequence, is_held: bool) -> SequenceState:
         num_computed_tokens=sequence.num_computed_tokens,
         num_pages=sequence.pages.num_pages if replica else 0,
         is_held=is_held,
+        age_seconds=now - sequence.arrival_time,
+        queue_seconds=(now if first_time is None else first_time) - sequence.arrival_time,
     )

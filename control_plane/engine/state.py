@@ -1,4 +1,4 @@
-"""A picture of the live sequences for operators. Prompts and output are never part of it."""
+"""A picture of the live sequences for operators. Prompts and output are part of it only when they are asked for."""
 
 from dataclasses import dataclass
 
@@ -17,6 +17,9 @@ class SequenceState:
     num_computed_tokens: int
     num_pages: int
     is_held: bool = False  # its reader is slow
+    age_seconds: float = 0.0  # since its request arrived
+    queue_seconds: float = 0.0  # until it ran for the first time, or until now
+    token_ids: tuple[int, ...] = ()  # prompt and output
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,19 @@ from typing import Any
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
+from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.worker_link.link import LinkPhase, LinkState
 from control_plane.engine.metrics_port import WorkerGauges
 from control_plane.engine.state import SequenceState
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+
+_PHASES = {
+    LinkPhase.CONNECTING: admin_pb2.LINK_PHASE_CONNECTING,
+    LinkPhase.REFUSED: admin_pb2.LINK_PHASE_REFUSED,
+    LinkPhase.IN_SESSION: admin_pb2.LINK_PHASE_IN_SESSION,
+    LinkPhase.RESUMING: admin_pb2.LINK_PHASE_RESUMING,
+}
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -16,17 +26,24 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """Lives on the clients' event loop, asks the engine on its own."""
 
-    def __init__(self, engine: EngineThread, start_drain: Callable[[], None]) -> None:
+    def __init__(self, engine: EngineThread, live: RequestStreams, context_limit: ContextLimit, start_drain: Callable[[], None]) -> None:
         self._engine = engine
+        self._live = live
+        self._context_limit = context_limit
         self._start_drain = start_drain
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
-        """A consistent picture; prompts and output are no part of it."""
-        state = await self._engine.call(lambda engine: engine.snapshot(request.with_sequences))
+        """A consistent picture; prompts and output are part of it only when they are asked for."""
+        state = await self._engine.call(lambda engine: engine.snapshot(request.with_sequences, request.with_token_ids))
         return admin_pb2.GetStateResponse(
             workers=[_worker(worker) for worker in state.gauges.workers],
             sequences=[_sequence(sequence) for sequence in state.sequences],
             num_waiting=state.gauges.num_waiting_for_capacity + state.gauges.num_waiting_for_worker,
+            links=[_link(link) for link in await self._engine.link_states()],
+            num_held=state.gauges.num_held,
+            num_calls=len(self._live),
+            num_held_back=self._context_limit.num_waiting,
+            draining=self._live.is_closed,
         )
 
     async def ResetPrefixCache(self, request: admin_pb2.ResetPrefixCacheRequest, context: _Context) -> admin_pb2.ResetPrefixCacheResponse:
@@ -36,7 +53,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def Drain(self, request: admin_pb2.DrainRequest, context: _Context) -> admin_pb2.DrainResponse:
         """Do what SIGTERM does."""
         self._start_drain()
-        return admin_pb2.DrainResponse(num_running=self._engine.gauges.num_running)
+        return admin_pb2.DrainResponse(num_running=len(self._live))
 
 
 def _worker(worker: WorkerGauges) -> admin_pb2.WorkerState:
@@ -54,6 +71,10 @@ def _worker(worker: WorkerGauges) -> admin_pb2.WorkerState:
     )
 
 
+def _link(link: LinkState) -> admin_pb2.LinkState:
+    return admin_pb2.LinkState(address=link.address, phase=_PHASES[link.phase], trouble=link.trouble)
+
+
 def _sequence(sequence: SequenceState) -> admin_pb2.SequenceState:
     return admin_pb2.SequenceState(
         request_id=sequence.request_id,
@@ -63,4 +84,8 @@ def _sequence(sequence: SequenceState) -> admin_pb2.SequenceState:
         num_generated_tokens=sequence.num_generated_tokens,
         num_computed_tokens=sequence.num_computed_tokens,
         num_pages=sequence.num_pages,
+        held=sequence.is_held,
+        age_seconds=sequence.age_seconds,
+        queue_seconds=sequence.queue_seconds,
+        token_ids=sequence.token_ids,
     )

@@ -120,6 +120,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             num_workers=self._facts.num_workers(),
             max_queued_requests=self._facts.max_queued_requests,
             uptime_seconds=time.monotonic() - self._started_at,
+            draining=self._live.is_closed,
         )
 
     async def Abort(self, request: inference_pb2.AbortRequest, context: _Context) -> inference_pb2.AbortResponse:
