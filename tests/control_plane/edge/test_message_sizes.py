@@ -37,7 +37,7 @@ async def test_rpc_02_prompts_above_4_mib_are_judged_by_their_tokens(server: Run
     spec = pb.GenerationSpec(text=text) if prompt == "text" else pb.GenerationSpec(token_ids=ids)
     assert spec.ByteSize() > 4 * 1024 * 1024
     stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
-    with pytest.raises(grpc.aio.AioRpcError, match="may have.* 8192") as refused:
+    with pytest.raises(grpc.aio.AioRpcError, match=r"may have.* 8192") as refused:
         await stub.Generate(pb.GenerateRequest(spec=spec))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
