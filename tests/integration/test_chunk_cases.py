@@ -118,6 +118,18 @@ async def test_chk_06_every_batch_size(subject: Subject, size: int) -> None:
     assert max(running) == min(size, 12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_mod_11_batch_size_changes_no_token(dtype: str, tiny_checkpoint: TinyCheckpoint) -> None:
+    # So long a sum of the MLP depends on the number of rows: only padding to the row tile makes it equal.
+    directory = tiny_checkpoint("qwen3", dtype, intermediate_size=1536)
+    model = load_model(directory, Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE))
+    asks = [replace(_ask(5 + 3 * seed), seed=seed, max_tokens=40) for seed in range(8)]
+    alone = {ask.seed: (await RealBench(model).generate([ask]))[ask.seed] for ask in asks}
+    for size in (2, 4, 8):
+        for seed, outcome in (await RealBench(model).generate(asks[:size])).items():
+            outcome.assert_equals(alone[seed])
+
+
 @pytest.mark.parametrize("page_tokens", [1, 2, 3, 128, 512])
 async def test_chk_08_odd_page_sizes(subject: Subject, page_tokens: int) -> None:
     bench = RealBench(load(subject.directory, page_tokens), num_pages=4096 // page_tokens, max_step_tokens=24)
