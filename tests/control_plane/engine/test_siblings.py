@@ -107,6 +107,21 @@ def test_pages_that_are_kept_give_way_to_a_running_sequence():
     assert_right(bench, prompt=tuple(range(12)), num_choices=2, max_tokens=2)
 
 
+def test_groups_whose_siblings_lack_what_the_others_keep_give_way():
+    # Pages of 12: the first group keeps 4, the second 4; each waiting sibling has 4 of 9.
+    bench = Bench(describe(groups=[(4, 12, None)], max_lanes=1), prefix_caching=False)
+    prompt = tuple(range(17))
+    outputs = [solo(prompt, 20, seed=choice) for choice in range(2)]
+    for name, priority in (("first", 0), ("second", -1)):
+        leader = make_choice(0, stop=(f"<{outputs[0][0]}>",))
+        sibling = make_choice(1, sampling=SamplingParams(seed=1), resumed=outputs[1][:15])
+        bench.submit(name, prompt, max_tokens=20, priority=priority, choices=[leader, sibling])
+        bench.turn()
+    bench.run()
+    assert [bench.sink.output_of(name, 1) for name in ("first", "second")] == [outputs[1][15:]] * 2
+    bench.assert_at_rest()
+
+
 def test_many_groups_that_keep_pages_end_all_the_same():
     bench = Bench(describe(groups=[(4, 12, None)], max_lanes=2), prefix_caching=False)
     for index in range(6):
