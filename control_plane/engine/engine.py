@@ -144,7 +144,7 @@ class Engine:
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
         self._gauges_stale = True
-        if self._gauges_due(now):
+        if self._gauges_due(now) or self._healthy != self._gauges.healthy:
             self._take_gauges(now)
 
     def _tell_stats(self) -> None:

@@ -176,3 +176,40 @@ def test_a_count_that_would_fall_is_refused(field):
     setattr(observed, field, -1)
     with pytest.raises(AssertionError, match=f"{field} falls by 1"):
         recorder.observe(observed)
+
+
+def test_metrics_count_each_token_once():
+    bench = Bench(describe(groups=[(4, 17, None)]))
+    for index in range(4):
+        bench.submit(f"r{index}", (index, 1, 2, 3, 4), max_tokens=45)
+    bench.run()
+    total = bench.metrics.total
+    assert total("prompt_tokens") == 20
+    assert total("generation_tokens") == 180
+    assert total("preemptions") == total("readmissions") > 0
+    assert len(total("first_token_seconds")) == len(total("total_seconds")) == len(total("queue_seconds")) == 4
+    gaps = sum(count for observed in bench.metrics.passes for count in observed.inter_token_seconds.values())
+    assert gaps == 176
+    assert len(total("step_seconds")) == len(bench.worker.history)
+
+
+@pytest.mark.parametrize("num_resumed", [0, 2])
+def test_metrics_count_a_resume_as_the_same_request(num_resumed):
+    bench = Bench()
+    bench.submit("r", tuple(range(9)), max_tokens=8)
+    bench.run(4)
+    bench.sink.__init__()
+    bench.submit("r", tuple(range(9)), max_tokens=8, takes_over=True, resumed=solo(range(9), num_resumed))
+    bench.run()
+    total = bench.metrics.total
+    assert (total("prompt_tokens"), total("prefix_query_tokens"), total("prefix_hit_tokens")) == (9, 9, 0)
+    assert len(total("first_token_seconds")) == len(total("queue_seconds")) == 1
+
+
+def test_a_device_without_work_is_not_called_idle():
+    bench = Bench()
+    bench.submit(max_tokens=8)
+    bench.run()
+    steps = len(bench.metrics.total("step_seconds"))
+    # Before the first step there was no work, and the last one only releases the lane.
+    assert len(bench.metrics.total("device_idle_seconds")) == steps - 2 == 7

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fakes.engine_doubles import Bench, PieceText, RecordingMetrics, RecordingSink, make_request
+from fakes.engine_doubles import Bench, RecordingMetrics, RecordingSink, make_request
 from fakes.engine_worker import FakeWorker, describe, prompt_logprob, solo
 
 from control_plane.core.options import SchedulerOptions
@@ -221,132 +221,6 @@ def test_a_lane_error_ends_its_request_only():
     assert bench.sink.output_of("b") == solo(PROMPT, 20)
 
 
-def test_broken_text_ends_its_request_only():
-    expected = solo(PROMPT, 20)
-    bench = Bench()
-    bench.submit("a", max_tokens=20, text=PieceText(broken_at=expected[2]))
-    bench.submit("b", max_tokens=20)
-    bench.run()
-    assert failure_of(bench, "a") is Failure.INTERNAL
-    assert bench.sink.output_of("b") == expected
-    bench.assert_at_rest()
-
-
-def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
-    bench = Bench()
-    bench.submit("a", max_tokens=20)
-    bench.run(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
-        bench.engine.turn()
-    assert failure_of(bench, "a") is Failure.INTERNAL
-    assert not bench.engine.snapshot().gauges.healthy
-    bench.worker.finish_reset()
-    bench.submit("b", max_tokens=5)
-    bench.engine.turn()
-    bench.worker.run_step()
-    bench.run()
-    assert bench.sink.output_of("b") == solo(PROMPT, 5)
-    assert bench.engine.snapshot().gauges.healthy
-
-
-def test_health_comes_back_without_traffic_once_the_workers_are_reset(monkeypatch):
-    bench = Bench(describe(), describe(address="worker:2"))
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
-        bench.engine.turn()
-    bench.workers[0].finish_reset()
-    bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
-    bench.workers[1].finish_reset()
-    bench.clock.now += 1.0
-    bench.engine.turn()
-    assert bench.engine.gauges.healthy
-
-
-def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(monkeypatch):
-    bench = Bench()
-    bench.submit("a", max_tokens=20)
-    bench.turn()
-    bench.worker.run_step()
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
-        bench.lose(bench.worker)
-    bench.engine.turn()
-    assert failure_of(bench, "a") is Failure.INTERNAL
-    assert not bench.engine.snapshot().gauges.workers
-    bench.join(describe())
-    bench.submit("b", max_tokens=5)
-    bench.engine.turn()
-    bench.worker.run_step()
-    bench.run()
-    assert bench.sink.output_of("b") == solo(PROMPT, 5)
-
-
-def test_a_defect_before_a_digest_differs_resets_the_worker(monkeypatch):
-    bench = Bench()
-    bench.submit("a", max_tokens=20)
-    bench.turn()
-    bench.worker.run_step()
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
-        bench.engine.digest_mismatch(bench.worker, 2)
-    bench.engine.turn()
-    assert failure_of(bench, "a") is Failure.INTERNAL
-    assert bench.worker.num_resets == 1
-
-
-def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
-    bench = Bench()
-    bench.submit()
-    bench.run()
-    bench.scheduler.replicas[0].kv._pools[0][0].take()
-    bench.clock.now += 1.0
-    bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
-    bench.worker.finish_reset()
-    bench.scheduler.check_integrity()
-
-
-def test_a_sink_that_fails_does_not_stop_the_loop(monkeypatch):
-    bench = Bench()
-    bench.submit("r", max_tokens=20)
-    bench.run(2)
-    bench.submit("other")
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.sink, "publish", lambda outputs: 1 / 0)
-        bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
-    bench.engine.turn()
-    assert bench.engine.snapshot().gauges.healthy
-    bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)
-
-
-def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
-    bench = Bench()
-    bench.submit(max_tokens=20)
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.worker, "submit", lambda step: 1 / 0)
-        bench.turn()
-    assert bench.worker.num_resets == 1
-    bench.worker.finish_reset()
-    bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)
-
-
-def test_a_failed_step_of_a_worker_that_is_lost_resets_nobody():
-    bench = Bench()
-    bench.submit(max_tokens=20)
-    bench.turn()
-    bench.worker.failing = "out of memory"
-    bench.worker.run_step()
-    bench.lose(bench.worker)
-    bench.join(describe())
-    bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)
-
-
 def test_a_full_queue_refuses_with_numbers_and_a_time():
     bench = Bench(describe(max_lanes=1), engine_options=EngineOptions(max_queued_requests=2))
     for name in "abcd":
@@ -418,34 +292,6 @@ def test_a_drain_ends_what_never_ran_and_lets_the_rest_finish():
     assert bench.sink.output_of("runs") == solo(PROMPT, 20)
 
 
-def test_metrics_count_each_token_once():
-    bench = Bench(describe(groups=[(4, 17, None)]))
-    for index in range(4):
-        bench.submit(f"r{index}", (index, 1, 2, 3, 4), max_tokens=45)
-    bench.run()
-    total = bench.metrics.total
-    assert total("prompt_tokens") == 20
-    assert total("generation_tokens") == 180
-    assert total("preemptions") == total("readmissions") > 0
-    assert len(total("first_token_seconds")) == len(total("total_seconds")) == len(total("queue_seconds")) == 4
-    gaps = sum(count for observed in bench.metrics.passes for count in observed.inter_token_seconds.values())
-    assert gaps == 176
-    assert len(total("step_seconds")) == len(bench.worker.history)
-
-
-@pytest.mark.parametrize("num_resumed", [0, 2])
-def test_metrics_count_a_resume_as_the_same_request(num_resumed):
-    bench = Bench()
-    bench.submit("r", tuple(range(9)), max_tokens=8)
-    bench.run(4)
-    bench.sink.__init__()
-    bench.submit("r", tuple(range(9)), max_tokens=8, takes_over=True, resumed=solo(range(9), num_resumed))
-    bench.run()
-    total = bench.metrics.total
-    assert (total("prompt_tokens"), total("prefix_query_tokens"), total("prefix_hit_tokens")) == (9, 9, 0)
-    assert len(total("first_token_seconds")) == len(total("queue_seconds")) == 1
-
-
 def test_the_snapshot_shows_sequences_and_pages():
     bench = Bench()
     bench.submit("r", max_tokens=20)
@@ -506,12 +352,3 @@ async def test_the_loop_wakes_up_by_itself():
     await running
     assert sink.output_of("r") == solo(PROMPT, 8)
     assert engine.gauges.max_model_len > 0
-
-
-def test_a_device_without_work_is_not_called_idle():
-    bench = Bench()
-    bench.submit(max_tokens=8)
-    bench.run()
-    steps = len(bench.metrics.total("step_seconds"))
-    # Before the first step there was no work, and the last one only releases the lane.
-    assert len(bench.metrics.total("device_idle_seconds")) == steps - 2 == 7

@@ -85,6 +85,18 @@ def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
     assert set(metrics.samples()) == before
 
 
+def test_met_02_restarts_of_a_worker_add_no_series() -> None:
+    metrics = Metrics()
+
+    def restart(index: int) -> set[tuple[str, ...]]:
+        worker = WorkerGauges("w:1", f"incarnation{index}", index, f"numerics{index}", 2, 1, 9, 8, PageCounts(1, 1, 1, 1))
+        metrics.gauges = EngineGauges(workers=(worker,))
+        metrics.link.worker_connected("w:1", epoch=index)
+        return set(metrics.samples())
+
+    assert restart(0) == restart(1) == restart(50)
+
+
 @pytest.mark.parametrize("bounds", [SECONDS, SHORT_SECONDS, SIZES])
 def test_met_03_neighbouring_bounds_differ_by_a_factor_of_3_at_most(bounds: Sequence[float]) -> None:
     assert all(1 < high / low <= 3 for low, high in itertools.pairwise(bounds))

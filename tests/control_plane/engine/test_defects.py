@@ -1,0 +1,138 @@
+"""Defects of ours, of workers and of listeners: who suffers from them, and that the loop goes on."""
+
+from fakes.engine_doubles import Bench, PieceText
+from fakes.engine_worker import describe, solo
+
+from control_plane.engine.ports import Failure
+
+PROMPT = (1, 2, 3)
+
+
+def failure_of(bench: Bench, request_id: str = "r") -> Failure:
+    return bench.sink.failed[request_id].failure
+
+
+def test_broken_text_ends_its_request_only():
+    expected = solo(PROMPT, 20)
+    bench = Bench()
+    bench.submit("a", max_tokens=20, text=PieceText(broken_at=expected[2]))
+    bench.submit("b", max_tokens=20)
+    bench.run()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert bench.sink.output_of("b") == expected
+    bench.assert_at_rest()
+
+
+def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
+    bench = Bench()
+    bench.submit("a", max_tokens=20)
+    bench.run(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
+        bench.engine.turn()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.worker.finish_reset()
+    bench.submit("b", max_tokens=5)
+    bench.engine.turn()
+    bench.worker.run_step()
+    bench.run()
+    assert bench.sink.output_of("b") == solo(PROMPT, 5)
+    assert bench.engine.snapshot().gauges.healthy
+
+
+def test_health_comes_back_without_traffic_once_the_workers_are_reset(monkeypatch):
+    bench = Bench(describe(), describe(address="worker:2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
+        bench.engine.turn()
+    bench.workers[0].finish_reset()
+    bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.workers[1].finish_reset()
+    bench.clock.now += 1.0
+    bench.engine.turn()
+    assert bench.engine.gauges.healthy
+
+
+def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(monkeypatch):
+    bench = Bench()
+    bench.submit("a", max_tokens=20)
+    bench.turn()
+    bench.worker.run_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
+        bench.lose(bench.worker)
+    bench.engine.turn()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert not bench.engine.snapshot().gauges.workers
+    bench.join(describe())
+    bench.submit("b", max_tokens=5)
+    bench.engine.turn()
+    bench.worker.run_step()
+    bench.run()
+    assert bench.sink.output_of("b") == solo(PROMPT, 5)
+
+
+def test_a_defect_before_a_digest_differs_resets_the_worker(monkeypatch):
+    bench = Bench()
+    bench.submit("a", max_tokens=20)
+    bench.turn()
+    bench.worker.run_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, "update", lambda replica, result: 1 / 0)
+        bench.engine.digest_mismatch(bench.worker, 2)
+    bench.engine.turn()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert bench.worker.num_resets == 1
+
+
+def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
+    bench = Bench()
+    bench.submit()
+    bench.run()
+    bench.scheduler.replicas[0].kv._pools[0][0].take()
+    bench.clock.now += 1.0
+    bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.worker.finish_reset()
+    bench.scheduler.check_integrity()
+
+
+def test_a_sink_that_fails_does_not_stop_the_loop(monkeypatch):
+    bench = Bench()
+    bench.submit("r", max_tokens=20)
+    bench.run(2)
+    bench.submit("other")
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sink, "publish", lambda outputs: 1 / 0)
+        bench.engine.turn()
+    assert not bench.engine.snapshot().gauges.healthy
+    bench.engine.turn()
+    assert bench.engine.snapshot().gauges.healthy
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
+def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.worker, "submit", lambda step: 1 / 0)
+        bench.turn()
+    assert bench.worker.num_resets == 1
+    bench.worker.finish_reset()
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
+def test_a_failed_step_of_a_worker_that_is_lost_resets_nobody():
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    bench.turn()
+    bench.worker.failing = "out of memory"
+    bench.worker.run_step()
+    bench.lose(bench.worker)
+    bench.join(describe())
+    bench.run()
+    assert bench.sink.output_of("r") == solo(PROMPT, 20)
