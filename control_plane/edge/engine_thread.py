@@ -103,20 +103,16 @@ class EngineThread:
         """See EnginePort."""
         self._soon(lambda engine: engine.submit(request))
 
-    def abort(self, request_id: str) -> None:
-        """See EnginePort."""
-        self._soon(lambda engine: engine.abort(request_id))
-
     def end(self, request_id: str, failure: Failure, message: str) -> None:
-        """End a request if it is live, with this RequestFailed."""
+        """See EnginePort."""
         self._soon(lambda engine: engine.end(request_id, failure, message))
 
     def hold(self, request_id: str) -> None:
-        """Stop the output of a request if it is live, until `unhold`: its reader is slow."""
+        """See EnginePort."""
         self._soon(lambda engine: engine.hold(request_id))
 
     def unhold(self, request_id: str) -> None:
-        """Let a held request go on."""
+        """See EnginePort."""
         self._soon(lambda engine: engine.unhold(request_id))
 
     def drain(self) -> None:

@@ -85,7 +85,7 @@ async def test_met_05_a_scrape_shows_this_moment(thread: EngineThread) -> None:
     await asyncio.to_thread(thread.fresh_gauges)
     thread.submit(make_request())
     assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 1
-    thread.abort("r")
+    thread.end("r", Failure.CANCELLED, "aborted")
     assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 0
 
 
