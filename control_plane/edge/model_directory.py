@@ -41,7 +41,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         end_token_ids=frozenset(
             _end_ids(directory / "config.json", config, vocab_size)
             + _end_ids(directory / "generation_config.json", generation, vocab_size)
-            + [token_id for token_id in [tokenizer.id_of(special_tokens.get("eos_token", ""))] if token_id is not None]
+            + _end_ids(directory / "tokenizer.json", {"eos_token_id": tokenizer.id_of(special_tokens.get("eos_token", ""))}, vocab_size)
         ),
         default_sampling=_default_sampling(directory / "generation_config.json", generation, operator_sampling, vocab_size),
         tokenizer=tokenizer,

@@ -70,6 +70,12 @@ def test_of_named_templates_the_default_is_taken_and_another_for_tools(directory
     assert template.render(Conversation([], tools=[{}, {}])) == "2 tools"
 
 
+def test_an_end_token_of_the_tokenizer_lies_in_the_vocabulary(directory: Path) -> None:
+    write_json(directory / "config.json", {**CONFIG, "vocab_size": EOS, "eos_token_id": None})
+    with pytest.raises(StartUpError, match=rf"tokenizer.json: eos_token_id {EOS} is not a token id below vocab_size {EOS}"):
+        read(directory)
+
+
 def test_gwy_04_a_model_may_have_no_template(directory: Path) -> None:
     write_json(directory / "tokenizer_config.json", SPECIAL_TOKENS)
     assert read(directory).chat_template is None

@@ -1,4 +1,4 @@
-"""What a grammar may cost: a mask takes some milliseconds at worst, on the engine's thread."""
+"""What a grammar may cost."""
 
 from typing import Any
 
@@ -13,6 +13,10 @@ PARSER_LIMITS: dict[str, Any] = {
     "precompute_large_lexemes": False,
     "verbose_errors": False,
 }
+
+#: Of the engine's thread, for one sequence. A mask usually takes less than a tenth of its share; an ambiguous grammar takes ever more.
+CPU_SECONDS_AT_ONCE = 0.2
+CPU_SECONDS_PER_TOKEN = 0.002
 
 #: Of the process that compiles a grammar for the first time. The stack is smaller than those of our own threads.
 TRIAL_CPU_SECONDS = 2

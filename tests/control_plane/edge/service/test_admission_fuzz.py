@@ -3,6 +3,7 @@
 import asyncio
 import math
 
+from fakes.chat_templates import QWEN_STYLE
 from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,10 +12,11 @@ from control_plane.edge.service.admission import Admission
 from control_plane.edge.service.context_limit import ContextLimit
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.ports import GenerationRequest
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
-MODEL = served_model()
+MODEL = served_model(chat_template=ChatTemplate(f"{QWEN_STYLE}{{{{ a }}}}", {}))
 FLOATS = st.one_of(st.floats(width=32), st.floats(0, 1, width=32), st.floats(-2, 2, width=32))
 COUNTS = st.one_of(st.integers(0, 70), st.integers(0, 2**32 - 1))
 IDS = st.one_of(st.integers(0, VOCAB_SIZE - 1), COUNTS)
@@ -55,9 +57,18 @@ OUTPUT = message(
     prompt_logprobs=COUNTS,
     stream_interval=COUNTS,
 )
+JSON_TEXTS = st.one_of(TEXTS, st.sampled_from(['{"a": 1}', "[]", "{"]))
+CALLS = st.lists(message(pb.ToolCall, id=TEXTS, name=TEXTS, arguments=JSON_TEXTS), max_size=2)
+TEMPLATE_VALUES = st.one_of(
+    message(pb.TemplateValue, bool_value=st.booleans()),
+    message(pb.TemplateValue, double_value=st.floats()),
+    message(pb.TemplateValue, string_value=TEXTS),
+)
 CHAT = message(
     pb.Chat,
-    messages=st.lists(message(pb.ChatMessage, role=TEXTS, content=TEXTS, name=TEXTS), max_size=3),
+    messages=st.lists(message(pb.ChatMessage, role=TEXTS, content=TEXTS, name=TEXTS, tool_call_id=TEXTS, tool_calls=CALLS), max_size=3),
+    tools=st.lists(message(pb.Tool, name=TEXTS, description=TEXTS, parameters_schema=JSON_TEXTS), max_size=2),
+    template_arguments=st.dictionaries(st.one_of(TEXTS, st.sampled_from(["a", "messages", "bos_token"])), TEMPLATE_VALUES, max_size=2),
     add_generation_prompt=st.booleans(),
 )
 PROMPT = st.one_of(
@@ -68,7 +79,7 @@ PROMPT = st.one_of(
 )
 ENVELOPE = st.fixed_dictionaries(
     {},
-    optional={"request_id": TEXTS, "n": st.integers(0, 3), "priority": st.integers(-(2**31), 2**31 - 1), "cache_salt": TEXTS},
+    optional={"request_id": TEXTS, "n": COUNTS, "priority": st.integers(-(2**31), 2**31 - 1), "cache_salt": TEXTS},
 )
 PARTS = st.fixed_dictionaries({}, optional={"sampling": SAMPLING, "stopping": STOPPING, "output": OUTPUT})
 
@@ -92,7 +103,8 @@ def test_every_request_is_understood_or_refused(prompt: dict[str, object], envel
     if isinstance(request, RequestError):
         assert str(request) and "\n" not in str(request)
         return
-    sampling = request.choices[0].sampling
+    assert [choice.index for choice in request.choices] == list(range(envelope.get("n", 1)))
+    sampling = request.choices[-1].sampling
     assert 0 < len(request.prompt_token_ids) + request.max_tokens <= MAX_MODEL_LEN
     assert max(*request.prompt_token_ids, *request.end_token_ids, 0, *(key for key, _ in sampling.logit_bias)) < VOCAB_SIZE
     assert 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1 and sampling.top_k < VOCAB_SIZE

@@ -1,0 +1,73 @@
+"""The constraint of a request: what it may be, and what is refused."""
+
+import grpc
+import pytest
+import tokenizers
+from fakes.admission import admit, refusal
+from fakes.engine import served_model
+from fakes.tokenizers import EOS, SPECIAL_TOKENS
+from tokenizers import decoders, models
+
+from control_plane.edge.text.tokenizer import Tokenizer
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+
+def alternatives(*texts: str) -> pb.Constraint:
+    return pb.Constraint(alternatives=pb.Alternatives(texts=texts))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (pb.Constraint(regex="[0-9]+"), "42"),
+        (alternatives("yes", "no"), "no"),
+        (pb.Constraint(grammar='start: "a" start "b" | "c"'), "aacbb"),
+        (pb.Constraint(json_schema='{"type": "array", "items": {"type": "integer"}}'), "[1, 2]"),
+    ],
+)
+async def test_every_kind_of_constraint_is_understood(constraint: pb.Constraint, text: str) -> None:
+    choice = (await admit(pb.GenerationSpec(text="x", constraint=constraint))).request.choices[0]
+    assert choice.constraint is not None
+    for token_id in [*text.encode(), EOS]:
+        mask = choice.constraint.mask()
+        assert mask[token_id // 8] >> token_id % 8 & 1
+        choice.constraint.push(token_id)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (pb.Constraint(), "constraint.kind is absent, must be one of json_schema, regex, alternatives and grammar"),
+        (pb.Constraint(regex=""), "constraint.regex has 0 bytes, must have from 1 to 65536"),
+        (pb.Constraint(regex="é" * 32769), "constraint.regex has 65538 bytes"),
+        (pb.Constraint(grammar="x" * 65537), "constraint.grammar has 65537 bytes"),
+        (pb.Constraint(json_schema="[]"), "constraint.json_schema: not a JSON object"),
+        (pb.Constraint(regex="("), 'constraint.regex: invalid regex "("'),
+        (alternatives(), "constraint.alternatives.texts has 0 entries, must have from 1 to 1024"),
+        (alternatives(*["x"] * 1025), "constraint.alternatives.texts has 1025 entries"),
+        (alternatives("x", ""), "constraint.alternatives.texts[1] has 0 bytes, must have from 1 to 1024"),
+        (alternatives("x" * 1025), "constraint.alternatives.texts[0] has 1025 bytes"),
+        (alternatives(*["x" * 1024] * 65), "constraint.alternatives.texts, together, has 66560 bytes, must have from 1 to 65536"),
+    ],
+)
+async def test_a_constraint_that_makes_no_sense_is_refused(constraint: pb.Constraint, message: str) -> None:
+    error = await refusal(pb.GenerationSpec(text="x", constraint=constraint))
+    assert (error.code, str(error)[: len(message)]) == (grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+async def test_ignore_eos_has_no_place_beside_a_constraint() -> None:
+    spec = pb.GenerationSpec(text="x", constraint=alternatives("a"), stopping=pb.StoppingParams(ignore_eos=True))
+    assert str(await refusal(spec)).startswith("stopping.ignore_eos is set beside constraint")
+
+
+async def test_a_model_without_end_tokens_can_not_be_constrained() -> None:
+    error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("a")), served_model(end_token_ids=frozenset()))
+    assert (error.code, "has no end tokens" in str(error)) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_a_model_whose_tokens_stand_for_no_bytes_can_not_be_constrained() -> None:
+    inner = tokenizers.Tokenizer(models.WordLevel({"x": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece()
+    model = served_model(tokenizer=Tokenizer(inner, SPECIAL_TOKENS))
+    error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("a")), model)
+    assert (error.code, "does not say which bytes" in str(error)) == (grpc.StatusCode.FAILED_PRECONDITION, True)

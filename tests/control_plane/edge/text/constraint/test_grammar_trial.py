@@ -1,0 +1,51 @@
+"""Grammars that would end or block the process that compiles them."""
+
+import json
+
+import pytest
+from fakes.engine import VOCAB_SIZE
+from fakes.tokenizers import EOS
+
+from control_plane.edge.text.constraint.grammar import GrammarRefused, json_schema_grammar, lark_grammar, regex_grammar
+from control_plane.edge.text.constraint.grammar_trial import GrammarTrial
+
+
+@pytest.fixture
+def trial() -> GrammarTrial:
+    return GrammarTrial(VOCAB_SIZE, {EOS: "<eos>", 260: "<think>"})
+
+
+def test_a_harmless_grammar_passes(trial: GrammarTrial) -> None:
+    trial.check(lark_grammar('start: <think> "a" <[300]>'))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        lark_grammar("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(5000)) + '\nr5000: "a"'),
+        json_schema_grammar(json.dumps({"$ref": "#/d/0", "d": {str(i): {"$ref": f"#/d/{i + 1}"} for i in range(3000)} | {"3000": {}}})),
+    ],
+)
+def test_a_grammar_that_overflows_the_stack_is_refused(trial: GrammarTrial, grammar: str) -> None:
+    with pytest.raises(GrammarRefused, match="too complex"):
+        trial.check(grammar)
+
+
+@pytest.mark.slow
+def test_a_grammar_that_takes_for_ever_is_refused_and_not_tried_again(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = lark_grammar("start: A\nA: " + " & ".join(f"/(?s:.*)x{i}(?s:.*)/" for i in range(1000)))
+    with pytest.raises(GrammarRefused, match="too complex"):
+        trial.check(endless)
+    monkeypatch.setattr("subprocess.run", None)
+    with pytest.raises(GrammarRefused, match="too complex"):
+        trial.check(endless)
+
+
+def test_what_a_schema_asks_to_be_ignored_is_refused(trial: GrammarTrial) -> None:
+    with pytest.raises(GrammarRefused, match="not supported: Unimplemented keys"):
+        trial.check(json_schema_grammar('{"x-guidance": {"lenient": true}, "not": {}}'))
+
+
+def test_reasons_come_back(trial: GrammarTrial) -> None:
+    with pytest.raises(GrammarRefused, match="unclosed group"):
+        trial.check(regex_grammar("("))

@@ -1,0 +1,105 @@
+"""Masks and pushes of one sequence."""
+
+import random
+
+import pytest
+from fakes.constraints import allowed_ids, constraint_of
+from fakes.engine import VOCAB_SIZE
+from fakes.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, piece_id, piece_tokenizer
+
+from control_plane.core.constraint import ConstraintViolated
+from control_plane.edge.text.constraint.grammar import alternatives_grammar, json_schema_grammar, lark_grammar, regex_grammar
+
+ENDS = {EOS, EOT}
+
+
+def test_a_mask_has_one_bit_per_row_of_the_embedding() -> None:
+    assert len(constraint_of(regex_grammar("a")).mask()) == (VOCAB_SIZE + 7) // 8
+
+
+def test_end_tokens_are_allowed_exactly_where_the_output_is_complete() -> None:
+    constraint = constraint_of(regex_grammar("a(bc)?"))
+    assert allowed_ids(constraint) == {ord("a")}
+    constraint.push(ord("a"))
+    assert allowed_ids(constraint) == {ord("b"), *ENDS}
+    constraint.push(ord("b"))
+    assert allowed_ids(constraint) == {ord("c")}
+    constraint.push(ord("c"))
+    assert allowed_ids(constraint) == ENDS
+
+
+@pytest.mark.parametrize("end", sorted(ENDS))
+def test_every_end_token_ends_complete_output_and_no_other(end: int) -> None:
+    constraint = constraint_of(alternatives_grammar(["a", "ab"]))
+    with pytest.raises(ConstraintViolated, match=f"end token {end} comes before the output is complete"):
+        constraint.push(end)
+    constraint.push(ord("a"))
+    constraint.push(end)
+    assert allowed_ids(constraint) == set()
+    with pytest.raises(ConstraintViolated, match="after the end"):
+        constraint.push(ord("b"))
+
+
+def test_a_grammar_that_names_an_end_token_does_not_let_it_come_early() -> None:
+    constraint = constraint_of(lark_grammar('start: "a" (<eos> | "b") "c"'))
+    constraint.push(ord("a"))
+    assert allowed_ids(constraint) == {ord("b")}
+
+
+def test_an_empty_text_may_be_all_there_is() -> None:
+    assert allowed_ids(constraint_of(regex_grammar("a?"))) == {ord("a"), *ENDS}
+
+
+def test_rows_without_a_token_and_special_tokens_are_no_text() -> None:
+    anything = constraint_of(regex_grammar("(?s:.)*"))
+    text = allowed_ids(anything) - ENDS
+    assert max(text) < 256
+    for token_id in (BOS, 300, VOCAB_SIZE - 1):
+        with pytest.raises(ConstraintViolated, match=f"token id {token_id} is not allowed"):
+            constraint_of(regex_grammar("(?s:.)*")).push(token_id)
+
+
+def test_a_grammar_may_ask_for_special_tokens() -> None:
+    assert allowed_ids(constraint_of(lark_grammar('start: <think> "a"'))) == {THINK}
+
+
+def test_the_state_is_a_pure_function_of_the_tokens() -> None:
+    schema = '{"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}}, "required": ["a"], "additionalProperties": false}'
+    first, draw, tokens, masks = constraint_of(json_schema_grammar(schema)), random.Random(1), [], []
+    while not (allowed := allowed_ids(first)) & ENDS:
+        masks.append(first.mask())
+        tokens.append(draw.choice(sorted(allowed)))
+        first.push(tokens[-1])
+    again = constraint_of(json_schema_grammar(schema))
+    for token_id in tokens:  # as a resume does, which asks for no masks on the way
+        again.push(token_id)
+    assert again.mask() == first.mask()
+    third = constraint_of(json_schema_grammar(schema))
+    for token_id, mask in zip(tokens, masks, strict=True):
+        assert third.mask() == third.mask() == mask
+        third.push(token_id)
+
+
+def test_characters_may_be_spread_over_tokens() -> None:
+    constraint = constraint_of(alternatives_grammar(["雨", "雪"]))
+    for byte in "雪".encode():
+        assert byte in allowed_ids(constraint)
+        constraint.push(byte)
+    assert allowed_ids(constraint) == ENDS
+
+
+def test_pieces_with_blanks_and_byte_fallback_mean_what_they_show() -> None:
+    constraint = constraint_of(alternatives_grammar([" there é"]), piece_tokenizer(["▁there", "▁", "there"]))
+    assert allowed_ids(constraint) == {piece_id(0), piece_id(1), byte_piece_id(ord(" "))}
+    for token_id in (piece_id(0), piece_id(1), *map(byte_piece_id, "é".encode())):
+        constraint.push(token_id)
+    assert allowed_ids(constraint) == ENDS
+
+
+def test_a_grammar_that_grows_too_complex_allows_nothing_more() -> None:
+    constraint = constraint_of(lark_grammar("start: e\ne: e e e | e e | /[ab]/"))
+    for _ in range(1000):
+        if not allowed_ids(constraint):
+            return
+        constraint.push(ord("a"))
+    pytest.fail("nothing bounds the grammar")

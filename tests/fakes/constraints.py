@@ -1,0 +1,56 @@
+"""Constraints over the byte tokenizer, compiled without a process of their own for every grammar."""
+
+from fakes.engine import VOCAB_SIZE
+from fakes.tokenizers import EOS, EOT, byte_tokenizer
+
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
+from control_plane.edge.text.constraint.grammar import GrammarRefused
+from control_plane.edge.text.constraint.token_constraint import TokenConstraint
+from control_plane.edge.text.tokenizer import Tokenizer
+
+
+class NoTrial:
+    """Takes every grammar for harmless."""
+
+    def check(self, grammar: str) -> None:
+        pass
+
+
+class HarmlessCompiler(ConstraintCompiler):
+    """For grammars that are known to be harmless."""
+
+    _trial = NoTrial()
+
+
+_OF_BYTES = HarmlessCompiler(byte_tokenizer(), VOCAB_SIZE, frozenset({EOS, EOT}))
+
+
+def constraint_of(grammar: str, tokenizer: Tokenizer | None = None) -> TokenConstraint:
+    """A constraint for the byte tokenizer, or another with the same end tokens; raises GrammarRefused."""
+    compiler = _OF_BYTES if tokenizer is None else HarmlessCompiler(tokenizer, VOCAB_SIZE, frozenset({EOS, EOT}))
+    return compiler.compile(grammar, 1)[0]
+
+
+def allowed_ids(constraint: TokenConstraint) -> set[int]:
+    """What the mask allows."""
+    mask = constraint.mask()
+    return {token_id for token_id in range(8 * len(mask)) if mask[token_id // 8] >> token_id % 8 & 1}
+
+
+def accepts(grammar: str, text: str) -> bool:
+    """Whether a text, followed by an end token, is in the language, and every token of it was allowed when it came."""
+    constraint = constraint_of(grammar)
+    for token_id in [*text.encode(), EOS]:
+        if token_id not in allowed_ids(constraint):
+            return False
+        constraint.push(token_id)
+    return True
+
+
+def why_refused(grammar: str) -> str:
+    """The reason why a grammar is refused."""
+    try:
+        constraint_of(grammar)
+    except GrammarRefused as error:
+        return str(error)
+    return ""
