@@ -28,14 +28,15 @@ def _tell(logits, token_ids, num_top):
 _SAMPLINGS = [
     {},
     {"temperature": 0.5, "seed": 4},
+    {"temperature": 1.0, "top_k": 1},
     {"temperature": 2.0, "top_k": 1},
     {"repetition_penalty": 1.3, "presence_penalty": 1.0},
 ]
 
 
-@pytest.mark.parametrize("company", [0, 2])
+@pytest.mark.parametrize("company", [0, 7])
 @pytest.mark.parametrize("sampling", _SAMPLINGS, ids=lambda sampling: str(sampling))
-def test_logprobs_come_from_the_unmodified_logits(sampling, company):
+def test_lpu_03_logprobs_come_from_the_unmodified_logits(sampling, company):
     request = admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
     others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, company + 1)]
     output = _runner(constant_logits([2.0, 1.0, 0.0]), 3).execute(step(1, {0: 2}, admissions=[request, *others]))
@@ -45,7 +46,7 @@ def test_logprobs_come_from_the_unmodified_logits(sampling, company):
     assert np.isclose(report.sampled, _EXACT[int(output.token_ids[0])], atol=1e-4)
 
 
-def test_sampled_logprob_comes_without_alternatives():
+def test_lpu_01_sampled_logprob_comes_without_alternatives():
     request = admission(0, (5,), sampling=LaneSampling(logprobs=True))
     (report,) = _runner().execute(step(admissions=[request])).logprobs
     assert report.sampled < 0 and len(report.top_token_ids) == len(report.top_logprobs) == 0
@@ -58,7 +59,7 @@ def test_lanes_get_as_many_alternatives_as_they_asked_for():
     assert {report.lane: len(report.top_token_ids) for report in reports} == counts
 
 
-def test_impossible_tokens_get_the_floor():
+def test_lpu_02_impossible_tokens_get_the_floor():
     told = _tell(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
     assert told.chosen.tolist() == [FLOOR]
     assert told.top_token_ids.tolist() == [[0, 1, 2]] and told.top_logprobs.tolist() == [[0.0, FLOOR, FLOOR]]
@@ -111,7 +112,7 @@ def test_prompt_is_reported_from_its_second_token_on():
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 15, 39])
-def test_chunks_do_not_change_the_report(chunk):
+def test_lpu_05_chunks_do_not_change_the_report(chunk):
     assert _prompt_reports(chunk) == _prompt_reports(40)
 
 
@@ -129,3 +130,16 @@ def test_chunk_that_does_not_sample_reports():
     output = runner.execute(step(1, {0: 2}, admissions=[admission(0, (1, 2, 3), sampling=LaneSampling(prompt_logprobs=0))]))
     (report,) = output.prompt_logprobs
     assert (len(output.lanes), report.first_index, len(report.logprobs), len(report.top_token_ids)) == (0, 1, 2, 0)
+
+
+def test_logits_of_a_long_prompt_are_made_a_few_rows_at_a_time():
+    prompt, model = [(7 * index) % 97 for index in range(301)], FakeModel(hashed_logits())
+    request = admission(0, prompt, sampling=LaneSampling(prompt_logprobs=2))
+    whole = ModelRunner(model, token_cache(128), limits(max_model_len=512, max_step_tokens=512)).execute(
+        step(1, {0: 301}, admissions=[request])
+    )
+    assert max(model.head_rows) <= 66 and sum(model.head_rows) >= 301
+    (report,) = whole.prompt_logprobs
+    expected = torch.stack([torch.from_numpy(hashed_logits()(prompt[: index + 1])) for index in range(300)]).log_softmax(-1)
+    assert (report.logprobs == expected[range(300), prompt[1:]].numpy()).all()
+    assert (report.top_token_ids.reshape(300, 2) == expected.topk(2).indices.numpy()).all()
