@@ -10,6 +10,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
     # The imports take a third of a second, in which an interrupt would surface anywhere in them; the event loop takes the signal over.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import uvloop
 
     from control_plane.edge.config import read_config

@@ -20,6 +20,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read_and_run(arguments: Sequence[str]) -> int:
+    # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from pypto_serving.process import logs
     from pypto_serving.process.start_up import StartUpError
     from worker.config import read_config

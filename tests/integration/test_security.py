@@ -1,6 +1,7 @@
 """Real processes with certificates and keys on every door."""
 
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +59,18 @@ def test_a_request_goes_through_every_locked_door(serving: tuple[ServingProcess,
     wrong = Credentials(tls_ca=shown.tls_ca, tls_cert=shown.tls_cert, tls_key=shown.tls_key, api_key="tahini")
     with Client(control.address, credentials=wrong) as client, pytest.raises(ServingError, match="UNAUTHENTICATED"):
         client.models()
+
+
+@pytest.mark.slow
+def test_strangers_at_a_locked_door_leave_nothing_but_our_own_lines(
+    serving: tuple[ServingProcess, ServingProcess, Credentials],
+) -> None:
+    for process in serving[:2]:
+        host, _, port = process.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            stranger.recv(100)
+        assert all("level" in event for event in process.events)
 
 
 @pytest.mark.slow
