@@ -66,6 +66,9 @@ class Streams:
 
 
 async def undisturbed(client: AsyncClient, indices: Sequence[int], length: int) -> dict[int, Answer]:
-    """Answers to the same requests."""
-    answers = await asyncio.gather(*(Answer.to(client, request(index, length)) for index in indices))
-    return dict(zip(indices, answers, strict=True))
+    """Answers to the same requests: the first of each kind quite alone, the others together."""
+    answers = {index: await Answer.to(client, request(index, length)) for index in indices[: len(_KINDS)]}
+    together = [index for index in indices if index not in answers]
+    return answers | dict(
+        zip(together, await asyncio.gather(*(Answer.to(client, request(index, length)) for index in together)), strict=True)
+    )
