@@ -102,7 +102,7 @@ class HandWorker(LocalWorker):
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
-        self._cache, self._junk = loaded.runner._cache, junk
+        self._groups, self._cache, self._junk = loaded.runner._model.cache_groups, loaded.runner._cache, junk
         super().__init__(loaded, self.jobs, events, name)
 
     def submit(self, step: Step) -> None:
@@ -116,13 +116,14 @@ class HandWorker(LocalWorker):
         super()._execute(frame, num_resets)
 
     def _spoil(self, step: Step) -> None:
-        """Fill the pages that the step hands out, and the scratch pages, with junk. For models with one cache group."""
-        (group,) = self._cache.groups
-        pages = [-1, *(growth.page_id for growth in step.growths)]
-        for admission in step.admissions:
-            pages += admission.page_tables[0][admission.num_computed_tokens // group.page_tokens :]
-        for tensor in (*self._cache.keys, *self._cache.values):
-            tensor[pages] = self._junk
+        """Fill the pages that the step hands out, and the scratch pages, with junk."""
+        for index, group in enumerate(self._groups):
+            pages = [-1, *(growth.page_id for growth in step.growths if growth.group == index)]
+            for admission in step.admissions:
+                pages += admission.page_tables[index][admission.num_computed_tokens // group.page_tokens :]
+            for tensors in (self._cache.keys, self._cache.values):
+                for layer in group.layers:
+                    tensors[layer][pages] = self._junk
 
     def reset(self) -> None:
         self.jobs.waiting.clear()

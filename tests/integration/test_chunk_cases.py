@@ -136,6 +136,16 @@ async def test_chk_08_odd_page_sizes(subject: Subject, page_tokens: int) -> None
     subject.assert_same(await bench.generate(list(_ASKS.values()), stride=1))
 
 
+@pytest.mark.parametrize("chunk", [7, 17, 512])
+async def test_chk_07_pages_that_leave_a_window_and_come_again(chunk: int, tiny_checkpoint: TinyCheckpoint) -> None:
+    window = {"use_sliding_window": True, "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
+    model, asks = load(tiny_checkpoint("qwen3", **window)), [_ASKS[length] for length in (49, 65, 80)]
+    alone = {ask.seed: (await RealBench(model).generate([ask]))[ask.seed] for ask in asks}
+    outcomes = await RealBench(model, num_pages=14, max_step_tokens=chunk, junk=float("nan")).generate(asks, stride=2)
+    for seed, outcome in outcomes.items():
+        outcome.assert_equals(alone[seed])
+
+
 @pytest.fixture
 def junk_in_new_tensors() -> Iterator[None]:
     """Tensors that are made without values hold NaN."""
