@@ -11,6 +11,8 @@ from fakes.engine import served_model
 from fakes.tokenizers import BOS, SPECIAL_TOKENS, byte_tokenizer
 
 from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.prompt_encoder import PromptEncoder
+from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -169,3 +171,11 @@ async def test_gwy_05_a_template_that_refuses_the_messages_is_quoted(roles: str)
 async def test_gwy_06_a_template_that_writes_bos_gets_no_second_one() -> None:
     request = (await admit(pb.GenerationSpec(chat=chat(pb.ChatMessage(role="user", content="Hi"))), model_of(ALTERNATING))).request
     assert list(request.prompt_token_ids) == [BOS, *b"[user]Hi"]
+
+
+async def test_offsets_of_a_chat_are_places_in_its_prompt() -> None:
+    encoder = PromptEncoder(model_of(ALTERNATING))
+    encoding = await encoder.chat(chat(pb.ChatMessage(role="user", content="a雨")), "chat", PromptLimit(100, 1000, 10), with_offsets=True)
+    encoder.close()
+    text = "<bos>[user]a雨"
+    assert [text[start:end] for start, end in encoding.offsets] == ["<bos>", *"[user]a", "雨", "雨", "雨"]

@@ -71,3 +71,9 @@ def test_a_resume_answers_with_the_choices_that_it_was_to_finish() -> None:
     started = pb.Started(num_prompt_tokens=5, effective=pb.EffectiveParameters(n=3))
     response = whole_response(started, [delta(7, choice=2), finished(2, 8)], BUILDER)
     assert ([choice.index for choice in response.choices], response.usage.completion_tokens) == ([2], 8)
+
+
+def test_txt_07_the_bytes_of_entries_join_to_the_text() -> None:
+    ids = list("až雨😀b".encode())
+    entries = BUILDER.logprobs([TokenLogprob(token_id, -1.0) for token_id in ids])
+    assert ([entry.token_id for entry in entries], b"".join(entry.token for entry in entries).decode()) == (ids, "až雨😀b")

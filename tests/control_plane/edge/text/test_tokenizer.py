@@ -45,3 +45,19 @@ def test_decode_agrees_with_the_stream() -> None:
 
 def test_an_unknown_token_has_no_id() -> None:
     assert byte_tokenizer().id_of("nothing") is None
+
+
+def test_offsets_of_special_tokens_span_their_names() -> None:
+    text = "a<think>雨<eot>b"
+    encoding = byte_tokenizer(adds_bos=True).encode(text, add_special_tokens=True, with_offsets=True)
+    spans = [text[start:end] for start, end in encoding.offsets]
+    assert spans == ["", "a", "<think>", "雨", "雨", "雨", "<eot>", "b"]
+
+
+def test_offsets_are_those_of_transformers() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = byte_tokenizer(adds_bos=True)
+    oracle = PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer)("až 雨😀<eot>", return_offsets_mapping=True)
+    encoding = tokenizer.encode("až 雨😀<eot>", add_special_tokens=True, with_offsets=True)
+    assert (encoding.token_ids, encoding.offsets) == (oracle["input_ids"], oracle["offset_mapping"])
