@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.config import read_config
 from control_plane.edge.server import ControlPlane
+from pypto_serving.inference.v1 import inference_pb2_grpc
 from pypto_serving.process.stop_requests import StopRequests
 
 SERVICE = "pypto_serving.inference.v1.InferenceService"
@@ -34,6 +35,10 @@ class RunningControlPlane:
         target = f"127.0.0.1:{self.plane.ports[purpose]}"
         self.channels.append(grpc.aio.secure_channel(target, credentials) if credentials else grpc.aio.insecure_channel(target))
         return self.channels[-1]
+
+    @property
+    def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
+        return inference_pb2_grpc.InferenceServiceStub(self.channel())
 
     async def health_becomes(self, status: int, credentials: grpc.ChannelCredentials | None = None) -> None:
         stub = health_pb2_grpc.HealthStub(self.channel(credentials=credentials))

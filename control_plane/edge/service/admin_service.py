@@ -1,17 +1,22 @@
 """The gRPC service for operators."""
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.errors import Unavailable
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.link import LinkPhase, LinkState
 from control_plane.engine.metrics_port import WorkerGauges
 from control_plane.engine.state import SequenceState
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+
+_R = TypeVar("_R")
+_ENGINE_SECONDS = 5.0
 
 _PHASES = {
     LinkPhase.CONNECTING: admin_pb2.LINK_PHASE_CONNECTING,
@@ -34,12 +39,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
         """A consistent picture; prompts and output are part of it only when they are asked for."""
-        state = await self._engine.call(lambda engine: engine.snapshot(request.with_sequences, request.with_token_ids))
+        state = await _answer(self._engine.call(lambda engine: engine.snapshot(request.with_sequences, request.with_token_ids)))
         return admin_pb2.GetStateResponse(
             workers=[_worker(worker) for worker in state.gauges.workers],
             sequences=[_sequence(sequence) for sequence in state.sequences],
             num_waiting=state.gauges.num_waiting_for_capacity + state.gauges.num_waiting_for_worker,
-            links=[_link(link) for link in await self._engine.link_states()],
+            links=[_link(link) for link in await _answer(self._engine.link_states())],
             num_held=state.gauges.num_held,
             num_calls=len(self._live),
             num_held_back=self._context_limit.num_waiting,
@@ -48,12 +53,21 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def ResetPrefixCache(self, request: admin_pb2.ResetPrefixCacheRequest, context: _Context) -> admin_pb2.ResetPrefixCacheResponse:
         """Forget cached pages that nobody uses."""
-        return admin_pb2.ResetPrefixCacheResponse(num_pages=await self._engine.call(lambda engine: engine.reset_prefix_cache()))
+        num_pages = await _answer(self._engine.call(lambda engine: engine.reset_prefix_cache()))
+        return admin_pb2.ResetPrefixCacheResponse(num_pages=num_pages)
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: _Context) -> admin_pb2.DrainResponse:
         """Do what SIGTERM does."""
         self._start_drain()
         return admin_pb2.DrainResponse(num_running=len(self._live))
+
+
+async def _answer(question: Awaitable[_R]) -> _R:
+    """What the engine says, if its event loop turns."""
+    try:
+        return await asyncio.wait_for(question, _ENGINE_SECONDS)
+    except TimeoutError:
+        raise Unavailable(f"the engine has not answered for {_ENGINE_SECONDS:g} s") from None
 
 
 def _worker(worker: WorkerGauges) -> admin_pb2.WorkerState:
