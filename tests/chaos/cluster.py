@@ -25,6 +25,7 @@ NUM_WORKERS = 2
 _LINK_SECONDS = 0.004
 # Short, so that a worker that lost its control plane is free again soon.
 _LEASE_SECONDS = "2"
+_DRAIN_SECONDS = "2"
 _PATIENCE_SECONDS = 240.0
 
 
@@ -36,7 +37,7 @@ class Cluster:
         worker_ports, (control_port, admin_port) = fixed_ports(NUM_WORKERS), fixed_ports(2)
         self.frames = FrameProxy(f"127.0.0.1:{worker_ports[1]}", seed)
         targets = [f"127.0.0.1:{worker_ports[0]}", self.frames.address]
-        common = ["--model", str(model), "--log-format", "json"]
+        common = ["--model", str(model), "--log-format", "json", "--drain-seconds", _DRAIN_SECONDS]
         flags = ["--device", "cpu", "--threads", "1", "--num-pages", str(num_pages), "--lease-seconds", _LEASE_SECONDS]
         self.workers = [
             SupervisedProcess(["worker", *common, *flags], port, TcpProxy(target, proxy_port), logs / f"worker-{index}.log")
@@ -102,8 +103,15 @@ class Cluster:
         state = await self.state()
         if state.sequences or state.num_waiting:
             return f"requests are left: {state}"
+        if len(state.workers) < NUM_WORKERS:
+            return f"workers are missing: {state}"
         if any(worker.pages.free + worker.pages.cached != self._num_pages for worker in state.workers):
             return f"pages are lost: {state}"
         samples = [await asyncio.to_thread(worker.metrics) for worker in self.workers]
         held = [sample[f"pypto_serving_worker_{name}"] for sample in samples for name in ("lanes", "steps_in_flight")]
-        return f"the workers hold {held} lanes and steps" if any(held) else ""
+        if any(held):
+            return f"the workers hold {held} lanes and steps"
+        samples = await asyncio.to_thread(self.control.metrics)
+        received = samples["pypto_serving_requests_received_total"]
+        finished = sum(value for name, value in samples.items() if name.startswith("pypto_serving_requests_finished_total"))
+        return "" if received == finished else f"{received:g} requests were received, {finished:g} have finished"

@@ -18,6 +18,10 @@ async def _kill(process: SupervisedProcess) -> None:
     process.kill()
 
 
+async def _drain(process: SupervisedProcess) -> None:
+    process.drain()
+
+
 async def _cut(proxy: TcpProxy) -> None:
     proxy.cut()
 
@@ -48,6 +52,8 @@ async def _scramble(direction: Mischief[object], seconds: float) -> None:
 FAULTS: dict[str, tuple[Inject, int, tuple[float, float]]] = {
     "kill a worker": (lambda cluster, index, _: _kill(cluster.workers[index]), 4, (0, 0)),
     "kill the control plane": (lambda cluster, *_: _kill(cluster.control), 3, (0, 0)),
+    "drain a worker": (lambda cluster, index, _: _drain(cluster.workers[index]), 2, (0, 0)),
+    "drain the control plane": (lambda cluster, *_: _drain(cluster.control), 1, (0, 0)),
     "freeze a worker": (lambda cluster, index, seconds: cluster.workers[index].freeze(seconds), 2, (2, 6)),
     "freeze the control plane": (lambda cluster, _, seconds: cluster.control.freeze(seconds), 1, (2, 6)),
     "cut a worker's link": (lambda cluster, index, _: _cut(cluster.workers[index].proxy), 3, (0, 0)),

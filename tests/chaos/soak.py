@@ -54,7 +54,7 @@ def _faults() -> list[Fault]:
         at += fault.pause
         if at >= SECONDS:
             break
-        spares = at < SECONDS / 4 or not fault.name.startswith("kill") or (fault.name, fault.worker) == ("kill a worker", 1)
+        spares = at < SECONDS / 4 or not fault.name.startswith(("kill", "drain")) or (fault.worker == 1 and "worker" in fault.name)
         faults.append(fault if spares else Fault(fault.pause, "cut the clients' links", 0, 0.0))
     return faults
 

@@ -24,15 +24,13 @@ class SupervisedProcess:
 
     def __init__(self, arguments: Sequence[str], port: int, proxy: TcpProxy, log: Path) -> None:
         self.proxy = proxy
-        self.num_lives = 0
         self.unexpected_exit_codes: list[int] = []  # of lives that nobody ended
         (self._metrics_port,) = fixed_ports(1)
         self._command = [sys.executable, "-m", *arguments, "--port", str(port), "--metrics-port", str(self._metrics_port)]
         self._port = port
         self._log = log
         self._process: subprocess.Popen[bytes]
-        self._is_killed = False
-        self._is_over = False
+        self._is_killed = self._is_asked_to_end = self._is_over = False
 
     @property
     def pid(self) -> int:
@@ -67,14 +65,18 @@ class SupervisedProcess:
         await asyncio.sleep(seconds)
         process.send_signal(signal.SIGCONT)
 
-    def end(self) -> None:
-        """Ask it to end; then so does `run`."""
-        self._is_over = True
+    def drain(self) -> None:
+        """Ask it to finish what it has begun and to end; its successor follows."""
+        self._is_asked_to_end = True
         self._process.terminate()
 
+    def end(self) -> None:
+        """As `drain`, but then `run` ends as well."""
+        self._is_over = True
+        self.drain()
+
     async def _live(self) -> None:
-        self._is_killed = False
-        self.num_lives += 1
+        self._is_killed = self._is_asked_to_end = False
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         admission = asyncio.create_task(self._admit())
@@ -82,7 +84,8 @@ class SupervisedProcess:
             await asyncio.sleep(_POLL_SECONDS)
         admission.cancel()
         self.proxy.refuse()
-        if not self._is_killed and not (self._is_over and self._process.returncode == 0):
+        ends_well = (0, -signal.SIGTERM)  # the latter before Python could listen to signals
+        if not self._is_killed and not (self._is_asked_to_end and self._process.returncode in ends_well):
             self.unexpected_exit_codes.append(self._process.returncode)
 
     async def _admit(self) -> None:
