@@ -1,36 +1,19 @@
 """Deadlines of clients, wherever their request is."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
+from fakes.blocked_tokenizer import BlockedTokenizer
 from fakes.engine import FakeControlPlane, fake_control_plane, served_model
-from fakes.tokenizers import byte_tokenizer
 
 from control_plane.edge.service import deadline
 from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.text.tokenizer import Encoding, Tokenizer
 from control_plane.engine.ports import Failure
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 _SECONDS = 0.1
-
-
-class BlockedTokenizer(Tokenizer):
-    """Encodes when told."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.num_calls = 0
-        inner = byte_tokenizer()
-        self.__dict__.update(inner.__dict__ | self.__dict__)
-
-    def encode(self, text: str, add_special_tokens: bool = True, with_offsets: bool = False) -> Encoding:
-        self.num_calls += 1
-        self.go_on.wait()
-        return super().encode(text, add_special_tokens, with_offsets)
 
 
 def call(plane: FakeControlPlane, seconds: float, is_stream: bool, **spec: object) -> Awaitable[object]:
@@ -86,7 +69,7 @@ async def test_can_05_a_request_that_waits_for_the_tokenizer_never_reaches_the_e
             await ends_at_its_deadline(plane, is_stream, text="x" * 2000)
         finally:
             tokenizer.go_on.set()
-        assert (plane.engine.submitted, tokenizer.num_calls) == ([], 1)
+        assert (plane.engine.submitted, tokenizer.num_long_texts) == ([], 1)
 
 
 async def test_can_05_a_takeover_that_waits_for_its_id_ends_too() -> None:
