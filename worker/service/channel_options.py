@@ -10,18 +10,25 @@ _MESSAGE_SIZES: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 
-# They only clear away dead connections: owners are watched by their lease. keepalive_timeout_ms alone took a minute to notice a frozen
-# peer; ping_timeout_ms is what counts.
-_KEEPALIVE: Options = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),
-)
 
-# The key without "recv" is the one that counts: a peer may ping often during a long silence without being sent away.
-_PINGS_ALLOWED: Options = (("grpc.http2.min_ping_interval_without_data_ms", 5_000),)
+def server_options(keepalive_ms: int = 30_000, min_ping_interval_ms: int = 5_000) -> Options:
+    """Options of the server: after which silence it pings, and how often it may be pinged during one, with and without a call.
 
-SERVER_OPTIONS: Options = (*_MESSAGE_SIZES, *_KEEPALIVE, *_PINGS_ALLOWED, EXCLUSIVE_PORT)
+    Pings of ours only clear away dead connections: owners are watched by their lease. keepalive_timeout_ms alone took a minute to notice a
+    frozen peer; ping_timeout_ms is what counts. Of the limits on the peer's pings the key without "recv" is the one that counts.
+    """
+    return (
+        *_MESSAGE_SIZES,
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", min_ping_interval_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        EXCLUSIVE_PORT,
+    )
+
+
+SERVER_OPTIONS: Options = server_options()
 
 # gRPC's own backoff grows to two minutes, during which a control plane that is back would not be seen.
 CHANNEL_OPTIONS: Options = (

@@ -1,0 +1,201 @@
+"""Both sides of the worker protocol against each other, with a real model, in one process."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from checkpoints import TinyCheckpoint
+from fakes.linked_engine import LinkedEngine, until
+from fakes.served_worker import ServedWorker
+from fakes.tcp_proxy import TcpProxy
+
+from control_plane.core.sampling import SamplingParams
+from worker.runner import ModelRunner
+from worker.step import StepInput, StepOutput
+
+pytestmark = pytest.mark.slow
+
+StartWorker = Callable[..., Awaitable[ServedWorker]]
+
+_PROMPTS = {f"r{number}": [7 * number + offset for offset in range(3 + 4 * number)] for number in range(4)}
+_NUM_TOKENS = 60
+
+
+@pytest.fixture
+async def cleanup() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def start_worker(tiny_checkpoint: TinyCheckpoint, cleanup: AsyncExitStack) -> StartWorker:
+    model: Path = tiny_checkpoint("llama")
+    numbers = itertools.count(1)
+
+    async def start(*flags: str) -> ServedWorker:
+        worker = ServedWorker(model, "--num-pages", "100", *flags)
+        await worker.start(f"worker-{next(numbers)}")
+        cleanup.push_async_callback(worker.stop)
+        return worker
+
+    return start
+
+
+def _engine(*addresses: str, worker: ServedWorker, name: str = "ours", **links: object) -> LinkedEngine:
+    patience = {"min_hang_seconds": 1.0, "max_hang_seconds": 1.0}
+    return LinkedEngine(*addresses, links={"control_plane_id": name, "model_fingerprint": worker.fingerprint, **patience, **links})
+
+
+def _submit_all(engine: LinkedEngine, prefix: str = "") -> None:
+    for seed, (name, prompt) in enumerate(_PROMPTS.items()):
+        sampling = SamplingParams(temperature=0.9 * (seed % 2), seed=seed)
+        engine.submit(prefix + name, prompt, max_tokens=_NUM_TOKENS, sampling=sampling)
+
+
+async def _all_tokens(engine: LinkedEngine, prefix: str = "") -> list[list[int]]:
+    return [await engine.tokens(prefix + name) for name in _PROMPTS]
+
+
+async def _begun(engine: LinkedEngine) -> None:
+    """Wait until every request has some of its tokens."""
+    await until(lambda: all(len(engine.sink.output_of(name)) >= 5 for name in _PROMPTS))
+
+
+async def _undisturbed(engine: LinkedEngine) -> list[list[int]]:
+    prefix = f"undisturbed {len(engine.sink.finished)} "
+    _submit_all(engine, prefix)
+    return await _all_tokens(engine, prefix)
+
+
+async def test_a_link_that_is_cut_again_and_again_costs_nothing(start_worker: StartWorker, cleanup: AsyncExitStack) -> None:
+    worker = await start_worker()
+    proxy = TcpProxy(worker.address)
+    await proxy.start()
+    cleanup.push_async_callback(proxy.stop)
+    async with _engine(proxy.address, worker=worker, max_unproven_streams=100) as engine:
+        solo = await _undisturbed(engine)
+        _submit_all(engine)
+        for _ in range(8):
+            await asyncio.sleep(0.02)
+            proxy.cut()
+        assert await _all_tokens(engine) == solo
+        await engine.assert_comes_to_rest()
+        assert engine.link_metrics.num_resumed >= 4
+        assert engine.scheduler.counters.worker_losses == 0
+
+
+async def test_a_draining_worker_hands_its_sequences_on_and_is_idle(start_worker: StartWorker) -> None:
+    leaving, staying = await start_worker(), await start_worker()
+    async with _engine(leaving.address, staying.address, worker=leaving) as engine:
+        await until(lambda: engine.num_workers == 2)
+        solo = await _undisturbed(engine)
+        _submit_all(engine)
+        await _begun(engine)
+        leaving.servicer.drain()
+        await until(lambda: leaving.servicer.is_idle)
+        assert not all(engine.has_ended(name) for name in _PROMPTS)
+        assert await _all_tokens(engine) == solo
+        _submit_all(engine, "later ")
+        assert await _all_tokens(engine, "later ") == solo
+        assert leaving.servicer.is_idle
+        await engine.assert_comes_to_rest()
+
+
+async def test_the_last_worker_finishes_its_sequences_while_it_drains(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with _engine(worker.address, worker=worker) as engine:
+        solo = await _undisturbed(engine)
+        _submit_all(engine)
+        await _begun(engine)
+        worker.servicer.drain()
+        assert await _all_tokens(engine) == solo
+        await until(lambda: worker.servicer.is_idle)
+
+
+async def test_a_second_control_plane_is_refused_until_the_first_is_gone(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with AsyncExitStack() as holding:
+        first = await holding.enter_async_context(_engine(worker.address, worker=worker, name="first"))
+        solo = await _undisturbed(first)
+        async with _engine(worker.address, worker=worker, name="second") as second:
+            _submit_all(second)
+            await until(lambda: "held by control plane first" in second.registry.states()[0].trouble)
+            assert await _undisturbed(first) == solo
+            assert (first.num_workers, second.num_workers) == (1, 0)
+            await holding.aclose()
+            assert await _all_tokens(second) == solo
+
+
+async def test_a_takeover_costs_the_first_control_plane_nothing_but_time(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with _engine(worker.address, worker=worker, name="first") as first:
+        solo = await _undisturbed(first)
+        _submit_all(first)
+        await _begun(first)
+        async with _engine(worker.address, worker=worker, name="second", takeover=True) as second:
+            assert await _undisturbed(second) == solo
+            assert first.num_workers == 0
+        assert await _all_tokens(first) == solo
+        await first.assert_comes_to_rest()
+
+
+async def test_wrk_06_a_successor_of_a_killed_control_plane_continues(start_worker: StartWorker) -> None:
+    worker = await start_worker("--lease-seconds", "0.3")
+    async with _engine(worker.address, worker=worker, name="first") as first:
+        solo = await _undisturbed(first)
+        _submit_all(first)
+        await _begun(first)
+    await until(lambda: worker.metrics.registry.get_sample_value("pypto_serving_worker_lanes") == 0)
+    async with _engine(worker.address, worker=worker, name="second") as second:
+        for seed, (name, prompt) in enumerate(_PROMPTS.items()):
+            sampling = SamplingParams(temperature=0.9 * (seed % 2), seed=seed)
+            second.submit(name, prompt, max_tokens=_NUM_TOKENS, sampling=sampling, resumed=tuple(first.sink.output_of(name)))
+        continued = await _all_tokens(second)
+    assert [first.sink.output_of(name) + rest for name, rest in zip(_PROMPTS, continued, strict=True)] == solo
+
+
+async def test_wrk_02_a_step_that_never_returns_is_left_behind(start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, other = await start_worker(), await start_worker()
+    async with _engine(stuck.address, other.address, worker=stuck) as engine:
+        await until(lambda: engine.num_workers == 2)
+        solo = await _undisturbed(engine)
+        gate = threading.Event()
+        execute = ModelRunner.execute
+
+        def hang(runner: ModelRunner, step: StepInput) -> StepOutput:
+            if threading.current_thread() is stuck.device._thread:
+                gate.wait(30)
+            return execute(runner, step)
+
+        monkeypatch.setattr(ModelRunner, "execute", hang)
+        _submit_all(engine)
+        assert await _all_tokens(engine) == solo
+        assert engine.num_workers == 1
+        gate.set()
+        await until(lambda: engine.num_workers == 2)
+        _submit_all(engine, "later ")
+        assert await _all_tokens(engine, "later ") == solo
+        await engine.assert_comes_to_rest()
+
+
+@pytest.mark.parametrize("jump_seconds", [3600.0, -3600.0])
+async def test_ops_07_a_jump_of_the_wall_clock_is_not_noticed(
+    start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, jump_seconds: float
+) -> None:
+    worker = await start_worker("--lease-seconds", "1")
+    async with _engine(worker.address, worker=worker) as engine:
+        solo = await _undisturbed(engine)
+        _submit_all(engine)
+        await _begun(engine)
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + jump_seconds)
+        assert await _all_tokens(engine) == solo
+        await asyncio.sleep(0.6)  # beats and looks at the lease
+        assert engine.scheduler.counters.worker_losses == 0
+        assert all(0.0 <= seconds < 60.0 for seconds in engine.link_metrics.round_trips)
+        assert all(0.0 <= engine.sink.finished[name, 0].total_seconds < 60.0 for name in _PROMPTS)
