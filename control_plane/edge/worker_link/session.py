@@ -17,8 +17,9 @@ from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Results in a row that do not fit; a worker whose next answer after so many resets is wrong again is given up.
+#: A worker is given up at the next result that does not fit after so many; each fitting one makes good for a hundredth of one.
 _MAX_DIVERGENCES = 3
+_AMENDS = 0.01
 
 
 class FrameSink(Protocol):
@@ -68,7 +69,7 @@ class WorkerSession:
         self._is_joined = False
         self._is_draining = False
         self._is_blank = True  # no step was answered since the worker held nothing
-        self._num_divergences = 0  # since the last result that fits
+        self._divergences = 0.0
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
@@ -220,7 +221,7 @@ class WorkerSession:
             self._diverge(message.step_id, str(error))
             return
         self._acked_step_id = message.step_id
-        self._num_divergences = 0
+        self._divergences = max(0.0, self._divergences - _AMENDS)
         self._is_blank = False
         self._watchdog.answered()
         self._metrics.step_answered(self._description.address, self.heard_at - sent.submitted_at)
@@ -240,10 +241,10 @@ class WorkerSession:
     def _diverge(self, step_id: int, reason: str) -> None:
         logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
         self._is_muted = True
-        self._num_divergences += 1
+        self._divergences += 1
         self._metrics.digest_mismatched(self._description.address)
-        if self._num_divergences > _MAX_DIVERGENCES:
-            raise FrameError(f"{self._num_divergences} results in a row do not fit; the last time: {reason}")
+        if self._divergences > _MAX_DIVERGENCES:
+            raise FrameError(f"too many results do not fit; the last time: {reason}")
         self._events.digest_mismatch(self, step_id)
 
     def _take_progress(self, progress: worker_pb2.Progress) -> None:

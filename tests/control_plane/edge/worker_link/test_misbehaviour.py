@@ -178,8 +178,9 @@ async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
         await engine.assert_comes_to_rest()
 
 
-async def test_a_worker_whose_results_never_fit_is_given_up() -> None:
-    async with _workers(dict.fromkeys(range(1, 1000), Fault.WRONG_DIGEST)) as (worker,), LinkedEngine(worker.address) as engine:
+@pytest.mark.parametrize("every", [1, 2, 5])
+async def test_a_worker_whose_results_do_not_fit_time_and_again_is_given_up(every: int) -> None:
+    async with _workers(dict.fromkeys(range(1, 1000, every), Fault.WRONG_DIGEST)) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: worker.num_streams == 2)
         assert engine.link_metrics.num_mismatches == 4
