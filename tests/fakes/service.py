@@ -99,6 +99,11 @@ class Service(Caller):
         """The sum of a family's samples."""
         return sum(value for sample, value in (await self.samples()).items() if sample.partition("{")[0] == name)
 
+    @property
+    def num_admissions(self) -> int:
+        """Sequences that the scripted worker was given."""
+        return sum(len(step.admissions) for step in self.worker.steps)
+
     def num_ended(self, outcome: str) -> int:
         """Requests that the engine ended so."""
         return int(self.server.plane._engine_metrics._outcomes[(outcome,)])

@@ -1,4 +1,4 @@
-"""Streamed text, from the client to a worker that follows a script. Every answer is asked for streamed and whole, in three forms of a prompt."""
+"""Streamed text, from the client to a worker that follows a script. Answers are streamed and whole, to prompts of three forms."""
 
 import codecs
 import shutil
