@@ -52,8 +52,8 @@ class Answer:
 
     def difference(self, other: "Answer") -> str:
         """Where this answer departs from another; empty when they are equal."""
-        if self.broken_rules:
-            return "; ".join(self.broken_rules)
+        if self.broken_rules or other.broken_rules:
+            return f"{'; '.join(self.broken_rules) or 'well'}, undisturbed {'; '.join(other.broken_rules) or 'well'}"
         for name in ("token_ids", "text", "logprobs"):
             for choice, expected in getattr(other, name).items():
                 found = getattr(self, name)[choice]

@@ -18,10 +18,7 @@ _KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "stop": ["e", "nothing ever"]},  # from min_tokens on
     {"temperature": 0.7, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 2, "cache_salt": "chaos"},
     {"temperature": 0.8, "n": 2},
-    {
-        "temperature": 0.9,
-        "json_schema": '{"type": "object", "properties": {"tale": {"type": "string", "minLength": 20000}}, "required": ["tale"]}',
-    },
+    {"temperature": 0.9, "json_schema": '{"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 1000}'},
 )
 
 

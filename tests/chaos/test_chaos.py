@@ -45,8 +45,9 @@ async def test_no_stream_differs_from_an_undisturbed_one(
     finally:
         print("\n".join(log))
     expected = await _undisturbed(model, sorted(streams.answers))
-    differences = {index: answer.difference(expected[index]) for index, answer in streams.answers.items()}
-    assert not {index: difference for index, difference in differences.items() if difference}
+    differences = ((index, answer.difference(expected[index])) for index, answer in streams.answers.items())
+    told = "\n".join(f"stream {index}: {difference}" for index, difference in differences if difference)
+    assert not told, told
 
 
 async def _undisturbed(model: Path, indices: list[int]) -> dict:
