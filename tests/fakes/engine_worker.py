@@ -237,7 +237,7 @@ class FakeWorker:
             lane = self.lanes[number]
             num = 0 if lane.ended else num
             assert num <= lane.num_waiting, "a chunk runs past the known tokens"
-            if number in self.failing_lanes and num:
+            if number in self.failing_lanes and num and num == lane.num_waiting:  # only a lane that draws can fail
                 lane.ended = True
                 errors.append(LaneError(number, lane.admission.generation, self.failing_lanes.pop(number)))
                 continue

@@ -321,14 +321,18 @@ class SelfRunningWorker(FakeWorker):
 
 
 async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
-    sink = RecordingSink()
+    sink, failed = RecordingSink(), asyncio.Event()
     engine = Engine(Scheduler(), sink, RecordingMetrics(), EngineOptions(gauge_seconds=0.01))
+
+    def fail(outputs) -> None:
+        failed.set()
+        raise RuntimeError("broken sink")
+
+    monkeypatch.setattr(sink, "publish", fail)
     running = asyncio.create_task(engine.run())
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "publish", lambda outputs: 1 / 0)
-        engine.submit(make_request())
-        while engine.gauges.healthy:
-            await asyncio.sleep(0.01)
+    engine.submit(make_request())
+    await failed.wait()
+    assert not engine.gauges.healthy  # we are woken before the timer of the next pass can be
     while not engine.gauges.healthy:
         await asyncio.sleep(0.01)
     engine.stop()
