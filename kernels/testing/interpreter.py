@@ -5,7 +5,6 @@ PyPTO's own verdict on an interpreted graph is not used: NaN passes it, and so d
 
 import csv
 import ctypes
-import enum
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pypto.runtime import _pto_verify_datas
 from torch import Tensor
 
 from kernels.testing.calculator import load_calculator
+from kernels.testing.depth import Depth
 from kernels.testing.launches import taken_over
 
 _DTYPES = {
@@ -32,13 +32,6 @@ _DTYPES = {
     "DT_UINT8": torch.uint8,
     "DT_BOOL": torch.uint8,
 }
-
-
-class Depth(enum.Enum):
-    """How far a kernel is compiled before it is interpreted."""
-
-    TENSOR_GRAPH = "tensor_graph"  # what the kernel says
-    ALL_PASSES = "all_passes"  # also what every compiler pass made of it; dear
 
 
 class PassBroken(AssertionError):

@@ -1,4 +1,4 @@
-"""Calls the operators of `kernels.pypto` in processes of their own."""
+"""Calls the operators of `kernels.pypto` in processes of their own; this one never imports PyPTO."""
 
 from importlib import import_module
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.testing.cost_model import priced
-from kernels.testing.interpreter import Depth, interpreted
+from kernels.testing.depth import Depth
 from kernels.testing.isolation import run_isolated
-from kernels.testing.launches import poisoned_memory
 
 
 def interpret(
@@ -30,6 +28,9 @@ def price(operator: str, *args: Any, timeout_seconds: float = 600.0) -> int:
 
 
 def _interpret(operator: str, args: list[Any], depth: Depth) -> tuple[list[Any], list[Any]]:
+    from kernels.testing.interpreter import interpreted
+    from kernels.testing.launches import poisoned_memory
+
     unpacked = _unpack(args)
     with interpreted(depth), poisoned_memory():
         results = _find(operator)(*unpacked)
@@ -37,6 +38,8 @@ def _interpret(operator: str, args: list[Any], depth: Depth) -> tuple[list[Any],
 
 
 def _price(operator: str, args: list[Any]) -> int:
+    from kernels.testing.cost_model import priced
+
     with priced() as cycles:
         _find(operator)(*_unpack(args))
     return sum(cycles)
