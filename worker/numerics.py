@@ -1,5 +1,6 @@
 """The identity of everything that decides the bits of a result."""
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def _digest_of_cpu() -> str:
     return hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]
 
 
+@functools.cache  # what runs is what was imported, whatever becomes of the files
 def _digest_of_code() -> str:
     """A sequence must not go on under another version of the code that computed its tokens."""
     root = Path(__file__).parents[1]

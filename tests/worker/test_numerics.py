@@ -1,5 +1,6 @@
 """What the numerics id tells apart."""
 
+import pytest
 import torch
 
 from worker.numerics import numerics_id
@@ -18,3 +19,9 @@ def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
     torch.set_num_threads(1)
     assert numerics_id(torch.float32, CPU, 1) == expected
     torch.set_num_threads(before)
+
+
+def test_numerics_id_is_that_of_the_code_that_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = numerics_id(torch.float32, CPU, 1)
+    monkeypatch.setattr("worker.numerics._CODE", ("docs",))  # as if the files had changed
+    assert numerics_id(torch.float32, CPU, 1) == expected
