@@ -46,7 +46,7 @@ async def _disturbed(client: AsyncClient, disturb: Callable[[], Awaitable[None]]
     return list(await running)
 
 
-async def test_a_killed_worker_costs_no_token(model: Path) -> None:
+async def test_wrk_01_a_killed_worker_costs_no_token(model: Path) -> None:
     with worker(model) as first, worker(model) as second, control_plane(model, [first, second]) as control:
         async with AsyncClient(control.address) as client:
             control.wait_until_ready()
@@ -59,7 +59,7 @@ async def test_a_killed_worker_costs_no_token(model: Path) -> None:
             assert await _solo(client) == solo
 
 
-async def test_streams_wait_for_a_worker_that_comes_back(model: Path) -> None:
+async def test_wrk_03_streams_wait_for_a_worker_that_comes_back(model: Path) -> None:
     with worker(model) as first, control_plane(model, [first]) as control:
         async with AsyncClient(control.address) as client:
             control.wait_until_ready()
@@ -78,7 +78,7 @@ async def test_streams_wait_for_a_worker_that_comes_back(model: Path) -> None:
                     successor.__exit__(None, None, None)
 
 
-async def test_a_killed_control_plane_costs_no_token(model: Path) -> None:
+async def test_wrk_06_a_killed_control_plane_costs_no_token(model: Path) -> None:
     with worker(model, "--lease-seconds", "2") as one_worker, control_plane(model, [one_worker]) as first:
         port = first.address.rpartition(":")[2]
         async with AsyncClient(first.address) as client:
@@ -97,7 +97,7 @@ async def test_a_killed_control_plane_costs_no_token(model: Path) -> None:
                     successor.__exit__(None, None, None)
 
 
-async def test_a_frozen_worker_is_left_behind(model: Path) -> None:
+async def test_wrk_02_a_frozen_worker_is_left_behind(model: Path) -> None:
     with worker(model, "--lease-seconds", "2") as first, worker(model) as second, control_plane(model, [first, second]) as control:
         async with AsyncClient(control.address) as client:
             control.wait_until_ready()
@@ -119,13 +119,53 @@ async def test_without_a_worker_requests_end_after_the_grace(model: Path) -> Non
     assert failure.value.code.name == "UNAVAILABLE"
 
 
-async def test_an_announced_worker_is_dialled_back(model: Path) -> None:
-    with control_plane(model, []) as control:
-        announce = str(control.start_event["announce"])
-        with worker(model, "--announce", announce) as _:
-            async with AsyncClient(control.address) as client:
-                control.wait_until_ready()
-                assert (await client.server()).num_workers == 1
+async def test_a_drained_worker_hands_its_streams_on_and_exits(model: Path) -> None:
+    with worker(model) as leaving, worker(model) as staying, control_plane(model, [leaving, staying]) as control:
+        async with AsyncClient(control.address) as client:
+            control.wait_until_ready()
+            solo = await _solo(client)
+
+            async def drain() -> None:
+                leaving.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(leaving.wait) == 0
+
+            assert await _disturbed(client, drain) == solo
+            assert await _solo(client) == solo
+
+
+async def test_the_last_worker_finishes_its_streams_before_it_exits(model: Path) -> None:
+    with worker(model) as one_worker, control_plane(model, [one_worker]) as control:
+        async with AsyncClient(control.address) as client:
+            control.wait_until_ready()
+            solo = await _solo(client)
+
+            async def drain() -> None:
+                one_worker.send_signal(signal.SIGTERM)
+
+            assert await _disturbed(client, drain) == solo
+        assert await asyncio.to_thread(one_worker.wait) == 0
+
+
+async def test_wrk_09_an_announced_worker_is_started_from_a_process_that_uses_grpc(model: Path) -> None:
+    with worker(model) as first, control_plane(model, [first]) as control:
+        async with AsyncClient(control.address) as client:
+            control.wait_until_ready()
+            solo = await _solo(client)
+            announce = str(control.start_event["announce"])
+            started: list[ServingProcess] = []
+
+            async def start() -> None:
+                started.append(worker(model, "--announce", announce))
+                await asyncio.to_thread(lambda: started[0].address)
+
+            try:
+                assert await _disturbed(client, start) == solo
+                async with asyncio.timeout(10):
+                    while (await client.server()).num_workers < 2:
+                        await asyncio.sleep(0.05)
+            finally:
+                for process in started:
+                    process.__exit__(None, None, None)
 
 
 async def test_a_drain_lets_running_streams_end(model: Path) -> None:
