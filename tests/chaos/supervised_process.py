@@ -71,9 +71,10 @@ class SupervisedProcess:
         self._process.terminate()
 
     def end(self) -> None:
-        """As `drain`, but then `run` ends as well."""
+        """As `drain`, but then `run` ends as well, even if it is frozen."""
         self._is_over = True
         self.drain()
+        self._process.send_signal(signal.SIGCONT)
 
     async def _live(self) -> None:
         self._is_killed = self._is_asked_to_end = False

@@ -25,7 +25,7 @@ NUM_PAGES = LENGTH  # too few for all streams at their ends, even more so with o
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 + 6 * NUM_FAULTS)
+@pytest.mark.timeout(180 + 6 * NUM_FAULTS)
 async def test_no_stream_differs_from_an_undisturbed_one(
     tiny_checkpoint: TinyCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
