@@ -210,7 +210,7 @@ class Replica:
         self._append(outcome)
         self._acknowledge(sent, failed, outcome)
         for sequence, chunk in chunks:
-            if _extend_prompt_logprobs(sequence, chunk):
+            if self._extend_prompt_logprobs(sequence, chunk):
                 outcome.prompt_logprobs.append(sequence)
         self.acked_step_id = result.step_id
         self.kv.step_acked(result.step_id)
@@ -253,10 +253,12 @@ class Replica:
                 outcome.tokens.remove(entry)
                 outcome.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
 
-    @staticmethod
-    def _append(outcome: StepOutcome) -> None:
+    def _append(self, outcome: StepOutcome) -> None:
+        numerics_id = self.description.numerics_id
         for sequence, token_id, _ in outcome.tokens:
             sequence.token_ids.append(token_id)
+            sequence.numerics_id = numerics_id
+            sequence.num_losses = 0
 
     def _acknowledge(self, sent: SentStep, failed: Iterable[Sequence], outcome: StepOutcome) -> None:
         publish = self.kv.publish
@@ -269,11 +271,11 @@ class Replica:
             if not samples and num_computed == sequence.final_length:
                 outcome.computed.append(sequence)
 
-
-def _extend_prompt_logprobs(sequence: Sequence, chunk: PromptLogprobChunk) -> bool:
-    """Append what is not known yet; returns whether they became complete."""
-    known = len(sequence.prompt_logprobs)
-    if not sequence.lacks_prompt_logprobs or chunk.first_index > known:
-        return False
-    sequence.prompt_logprobs.extend(chunk.entries[known - chunk.first_index :])
-    return not sequence.lacks_prompt_logprobs
+    def _extend_prompt_logprobs(self, sequence: Sequence, chunk: PromptLogprobChunk) -> bool:
+        """Append what is not known yet; returns whether they became complete."""
+        known = len(sequence.prompt_logprobs)
+        if not sequence.lacks_prompt_logprobs or chunk.first_index > known:
+            return False
+        sequence.prompt_logprobs.extend(chunk.entries[known - chunk.first_index :])
+        sequence.numerics_id = self.description.numerics_id
+        return not sequence.lacks_prompt_logprobs

@@ -122,11 +122,16 @@ class Scheduler:
         """Take a sequence off its worker and let it wait again, with all its tokens, in its old place in the order."""
         assert sequence.replica is not None
         sequence.replica.remove(sequence)
-        self._wait_again(sequence, now)
+        self._wait(sequence, now)
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is."""
         self._take_out(sequence, is_stale=False)
+
+    @property
+    def num_held(self) -> int:
+        """Sequences that neither run nor wait."""
+        return len(self._held)
 
     def hold(self, sequence: Sequence, now: float) -> None:
         """Let a sequence neither run nor wait, since its reader is slow. It keeps its place in the order.
@@ -139,8 +144,6 @@ class Scheduler:
     def unhold(self, sequence: Sequence, now: float) -> None:
         """Let a held sequence wait again."""
         self._held.remove(sequence)
-        if sequence.num_admissions:
-            self.counters.readmissions += 1
         self._wait(sequence, now)
 
     def overdue(self, now: float) -> list[Sequence]:
@@ -161,7 +164,7 @@ class Scheduler:
             builder.run_live(others_wait and replica.takes_sequence)
             for victim in builder.preempted:
                 self.counters.preemptions += 1
-                self._wait_again(victim, now)
+                self._wait(victim, now)
         closed = {replica for replica, builder in builders.items() if builder.preempted}
         if others_wait and _any_open(builders, closed):
             self._admit(builders, closed, now)
@@ -172,15 +175,11 @@ class Scheduler:
     def update(self, replica: Replica, result: StepResult) -> StepOutcome:
         """Take in a result; raises StateMismatch, upon which the replica is to be reset."""
         outcome = replica.update(result)
-        numerics_id = replica.description.numerics_id
-        for sequence, _, _ in outcome.tokens:
-            sequence.numerics_id = numerics_id
-            sequence.num_losses = 0
         self._sharing.open_groups()
         return outcome
 
     def take_started(self) -> list[Sequence]:
-        """Sequences that were scheduled for the first time since the last call."""
+        """Sequences that were the first of their requests to run, since the last call."""
         started, self._started = self._started, []
         return started
 
@@ -272,20 +271,20 @@ class Scheduler:
     def _start(self, sequence: Sequence, place: _Place, builder: StepBuilder, now: float) -> None:
         self.waiting.admitted(sequence)
         place.replica.place(sequence, next(self._generations), place.hit)
-        if sequence.num_admissions == 1:
+        if sequence.num_admissions > 1:
+            self.counters.readmissions += 1
+        else:
             sequence.first_scheduled_time = now
-            self._started.append(sequence)
-            self._count_prompt(sequence)
+            if sequence.group is None or not sequence.group.has_started:
+                self._count_request(sequence)
         if sequence.group is not None:
             self._sharing.started(sequence.group, sequence)
         builder.admit(sequence, others_wait=self.waiting.is_open and place.replica.takes_sequence)
 
-    def _count_prompt(self, sequence: Sequence) -> None:
-        """Count a prompt, once for all choices of a request."""
-        is_counted = sequence.is_resume or (sequence.group is not None and sequence.group.is_prompt_counted)
-        if sequence.group is not None:
-            sequence.group.is_prompt_counted = True
-        if not is_counted:
+    def _count_request(self, sequence: Sequence) -> None:
+        """Count a request that begins to run, and its prompt unless it ran before."""
+        self._started.append(sequence)
+        if not sequence.is_resume:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
             self.counters.prefix_query_tokens += sequence.num_prompt_tokens
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
@@ -314,11 +313,6 @@ class Scheduler:
         self.counters.worker_losses += len(replica.running)
         for sequence in tuple(replica.running):
             self.readmit(sequence, now)
-
-    def _wait_again(self, sequence: Sequence, now: float) -> None:
-        self.counters.readmissions += 1
-        self._untie(sequence)
-        self.waiting.push(sequence, now)
 
     def _wait(self, sequence: Sequence, now: float) -> None:
         if sequence.group is not None:

@@ -45,7 +45,7 @@ class Sequence:
     hashes: PageHashes = field(init=False)
     prompt_logprobs: list[TokenLogprob] = field(init=False)
     compute_limit: int = field(init=False)  # tokens whose KV is ever needed
-    numerics_id: str | None = None  # under which the generated tokens were made
+    numerics_id: str | None = None  # under which its tokens and log probabilities were made
     first_scheduled_time: float | None = None
     num_cached_tokens: int = 0  # of the prompt, at first admission
     num_admissions: int = 0
@@ -110,7 +110,6 @@ class Sequence:
         if self.num_admissions == 0:
             self.num_cached_tokens = min(num_cached_tokens, self.num_prompt_tokens - 1)
         self.num_admissions += 1
-        self.passed_at = None
 
     def displace(self) -> None:
         """Forget the worker; what is still in flight there does not count any more."""

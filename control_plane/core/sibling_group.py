@@ -22,7 +22,7 @@ class SiblingGroup:
     def __init__(self) -> None:
         self.leader: Sequence | None = None
         self.is_open = False
-        self.is_prompt_counted = False
+        self.has_started = False  # a choice ran
         self._siblings: list[Sequence] = []  # by choice; those that did not run yet
 
     @property
@@ -35,8 +35,8 @@ class SiblingGroup:
         return not self.is_open and sequence in self._siblings
 
     def join(self, sequence: "Sequence") -> None:
-        """Take in a sequence that is to wait."""
-        if self.is_open:
+        """Take in a sequence that is to wait; a leader that waits again still leads."""
+        if self.is_open or sequence is self.leader:
             return
         if self.leader is None:
             self.leader = sequence
@@ -50,13 +50,17 @@ class SiblingGroup:
 
     def admitted(self, sequence: "Sequence") -> None:
         """Note that a sequence runs."""
-        if sequence in self._siblings:
-            self._siblings.remove(sequence)
+        self.has_started = True
+        self._forget(sequence)
 
     def leave(self, sequence: "Sequence") -> "Sequence | None":
-        """Forget a sequence; returns the next leader if it was the leader of a closed group."""
-        self.admitted(sequence)
+        """Take a sequence out; returns the next leader if it was the leader of a closed group."""
+        self._forget(sequence)
         if sequence is not self.leader:
             return None
         self.leader = self._siblings.pop(0) if self._siblings and not self.is_open else None
         return self.leader
+
+    def _forget(self, sequence: "Sequence") -> None:
+        if sequence in self._siblings:
+            self._siblings.remove(sequence)

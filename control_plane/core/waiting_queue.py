@@ -17,7 +17,7 @@ _order = attrgetter("order")
 class _Bucket:
     """Sequences that may run under the same numerics id."""
 
-    stranded_since: float | None  # no worker in session can take them; None: some can
+    stranded_since: float | None  # since when no worker in session can take them; None: some can
     entered: dict[Sequence, float] = field(default_factory=dict)  # in order of time
 
     def ends(self, grace_seconds: float) -> Iterator[tuple[float, Sequence]]:
@@ -66,6 +66,7 @@ class WaitingQueue:
             stranded_since = None if sequence.numerics_id in self._live else now
             bucket = self._buckets[sequence.numerics_id] = _Bucket(stranded_since)
         bucket.entered[sequence] = now
+        sequence.passed_at = None
         self.num_tokens += len(sequence.token_ids)
         if not sequence.is_parked:
             self.unpark(sequence)
@@ -77,7 +78,10 @@ class WaitingQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Stop waiting."""
-        del self._buckets[sequence.numerics_id].entered[sequence]
+        entered = self._buckets[sequence.numerics_id].entered
+        del entered[sequence]
+        if not entered:
+            del self._buckets[sequence.numerics_id]
         self.num_tokens -= len(sequence.token_ids)
         for line in (self._candidates, self._passed):
             index = bisect_left(line, sequence.order, key=_order)
@@ -129,8 +133,7 @@ class WaitingQueue:
     def clear(self) -> None:
         """Forget all."""
         self.num_tokens = 0
-        for bucket in self._buckets.values():
-            bucket.entered.clear()
+        self._buckets.clear()
         self._candidates.clear()
         self._passed.clear()
 

@@ -52,7 +52,7 @@ class Engine:
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._gauges = picture(scheduler, num_held=0, healthy=True)
+        self._gauges = picture(scheduler, healthy=True)
         self._gauges_time = clock()
         self._gauges_stale = False
 
@@ -134,7 +134,7 @@ class Engine:
             worker.submit(step)
         except Exception:
             _logger.exception("step %d can not be sent to %s", step.step_id, replica.description.address)
-            self._reset(worker, "step not sent")
+            self._reset(worker, "step not sent", counts=True)
 
     def _publish(self, now: float) -> None:
         outputs = self._requests.take_outputs()
@@ -326,7 +326,7 @@ class Engine:
             self._timer = None
 
     def _picture(self) -> EngineGauges:
-        return picture(self._scheduler, self._requests.num_held, self._healthy)
+        return picture(self._scheduler, self._healthy)
 
     def _take_gauges(self, now: float) -> None:
         self._gauges = self._picture()

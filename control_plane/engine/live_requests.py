@@ -50,11 +50,6 @@ class LiveRequests:
         """Sequences of all live requests."""
         return list(self._generations)
 
-    @property
-    def num_held(self) -> int:
-        """Sequences whose reader is slow."""
-        return sum(len(live.open) for live in self._requests.values() if live.held)
-
     def is_held(self, sequence: Sequence) -> bool:
         """Whether the reader of a sequence is slow."""
         return self._generations[sequence].request.held

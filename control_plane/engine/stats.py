@@ -28,10 +28,8 @@ class EngineStats:
     _told: SchedulerCounters = field(default_factory=SchedulerCounters)
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence was scheduled for the first time; choices that only waited for the prompt were in no queue."""
+        """The first sequence of a request began to run."""
         assert sequence.first_scheduled_time is not None
-        if sequence.group is not None and sequence.group.leader is not sequence:
-            return
         waited = sequence.first_scheduled_time - sequence.arrival_time
         if not sequence.is_resume:
             self.observed.queue_seconds.append(waited)
@@ -74,7 +72,7 @@ class EngineStats:
         self.metrics.observe(observed)
 
 
-def picture(scheduler: Scheduler, num_held: int, healthy: bool) -> EngineGauges:
+def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
     """Take the gauges."""
     num_stranded = scheduler.waiting.num_stranded
     return EngineGauges(
@@ -82,7 +80,7 @@ def picture(scheduler: Scheduler, num_held: int, healthy: bool) -> EngineGauges:
         num_running=sum(len(replica.running) for replica in scheduler.replicas),
         num_waiting_for_capacity=len(scheduler.waiting) - num_stranded,
         num_waiting_for_worker=num_stranded,
-        num_held=num_held,
+        num_held=scheduler.num_held,
         num_waiting_tokens=scheduler.waiting.num_tokens,
         max_model_len=scheduler.max_model_len or 0,
         healthy=healthy,

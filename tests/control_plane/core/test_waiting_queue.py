@@ -122,3 +122,25 @@ def test_a_parked_sequence_waits_but_is_no_candidate_until_it_is_unparked():
     group.open()
     queue.unpark(sequences[1])
     assert names(queue) == ["1", "2"]
+
+
+def test_numerics_ids_under_which_nobody_waits_leave_nothing_behind():
+    queue = WaitingQueue()
+    queue.strand(["n"], 0.0)
+    for index in range(100):
+        sequence = waiting(str(index), numerics_id=f"gone{index}")
+        queue.push(sequence, 0.0)
+        queue.remove(sequence)
+    assert not queue._buckets
+
+
+def test_overtakes_count_anew_for_a_sequence_that_was_away():
+    queue, sequences = waiting_queue(4)
+    for sequence in sequences[:2]:
+        queue.passed(sequence)
+    queue.remove(sequences[1])
+    queue.admitted(sequences[2])
+    queue.push(sequences[1], 0.0)
+    queue.passed(sequences[1])
+    queue.admitted(sequences[3])
+    assert [queue.num_overtakes(sequence) for sequence in sequences[:2]] == [2, 1]

@@ -150,6 +150,18 @@ def test_the_time_that_a_reader_takes_is_no_gap_between_tokens():
     assert max(gap for observed in bench.metrics.passes for gap in observed.inter_token_seconds) < 1.0
 
 
+def test_a_pause_while_a_sequence_waits_to_be_admitted_again_is_no_further_admission():
+    bench = Bench(describe(groups=[(4, 12, None)]))
+    bench.submit("important", (5, 6), max_tokens=40, priority=-1)
+    bench.submit("r", (7, 8), max_tokens=40)
+    while not bench.scheduler.counters.preemptions:
+        bench.run(1)
+    bench.engine.hold("r")
+    bench.engine.unhold("r")
+    bench.run()
+    assert bench.metrics.total("readmissions") == bench.sink.finished["r", 0].num_readmissions == 1
+
+
 def test_met_05_gauges_return_to_rest():
     bench = Bench(describe(groups=[(4, 17, None)]))
     disturb(bench)

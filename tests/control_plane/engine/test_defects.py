@@ -126,6 +126,18 @@ def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
 
 
+def test_a_request_whose_steps_can_never_be_sent_is_given_up(monkeypatch):
+    bench = Bench()
+    bench.submit(max_tokens=20)
+    monkeypatch.setattr(bench.worker, "submit", lambda step: 1 / 0)
+    for _ in range(3):
+        assert not bench.sink.failed
+        bench.turn()
+        bench.worker.finish_reset()
+    bench.turn()
+    assert failure_of(bench) is Failure.ABORTED
+
+
 def test_a_failed_step_of_a_worker_that_is_lost_resets_nobody():
     bench = Bench()
     bench.submit(max_tokens=20)

@@ -4,6 +4,7 @@ import pytest
 from fakes.engine_doubles import Bench
 from fakes.engine_worker import describe, solo
 
+from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import Failure
 
 PROMPT = (1, 2, 3)
@@ -27,6 +28,17 @@ def test_a_choice_that_goes_on_under_other_numerics_says_so_from_there_on():
     assert set(names) == {"first", "second"}
     assert names == sorted(names)
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
+
+
+def test_log_probabilities_of_a_prompt_are_all_of_the_same_numerics():
+    bench = Bench(describe(numerics_id="own"), max_step_tokens=4)
+    bench.submit("r", tuple(range(12)), max_tokens=2, sampling=SamplingParams(prompt_logprobs=0))
+    bench.run(2)
+    bench.lose(bench.worker)
+    other, own = (bench.join(describe(address=f"{name}:1", numerics_id=name)) for name in ("other", "own"))
+    bench.run()
+    assert bench.sink.prompt_logprobs["r"]
+    assert (len(other.history), len(own.history) > 0) == (0, True)
 
 
 def test_a_resume_is_tied_to_the_numerics_of_its_tokens():
