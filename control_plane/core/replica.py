@@ -3,15 +3,16 @@
 import bisect
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 
-from control_plane.core.kv_cache import KVCacheManager
 from control_plane.core.options import SchedulerOptions
-from control_plane.core.page_tables import PageTables, PrefixHit
+from control_plane.core.pages.kv_cache import KVCacheManager
+from control_plane.core.pages.page_tables import PageTables, PrefixHit
 from control_plane.core.sequence import Sequence
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
+from control_plane.core.step_outcome import FailedSequence, StepOutcome
 
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
@@ -23,28 +24,6 @@ class StateMismatch(Exception):
 
 class StepFailed(StateMismatch):
     """The worker could not run a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedSequence:
-    """A sequence that can not go on."""
-
-    sequence: Sequence
-    message: str
-    nothing_to_draw: bool = False  # its request's own fields exclude every token
-
-
-@dataclass(slots=True)
-class StepOutcome:
-    """What a step result brought, in the order in which it is to be told."""
-
-    prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
-    tokens: list[tuple[Sequence, int, TokenLogprob | None]] = field(default_factory=list)
-    computed: list[Sequence] = field(default_factory=list)  # sequences that were to compute only, and have
-    failed: list[FailedSequence] = field(default_factory=list)
-    sent_time: float = 0.0
-    num_tokens: int = 0  # that ran
-    continued: bool = False  # some sequence had run on the worker before: if its device was idle, then not for lack of work
 
 
 @dataclass(slots=True)

@@ -3,14 +3,15 @@
 import itertools
 from dataclasses import dataclass
 
-from control_plane.core.kv_cache import max_sequence_length
 from control_plane.core.options import SchedulerOptions
-from control_plane.core.page_tables import PrefixHit
+from control_plane.core.pages.kv_cache import max_sequence_length
+from control_plane.core.pages.page_tables import PrefixHit
 from control_plane.core.prompt_sharing import PromptSharing
-from control_plane.core.replica import FailedSequence, Replica, StepOutcome
+from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
+from control_plane.core.step_outcome import FailedSequence, StepOutcome
 from control_plane.core.waiting_queue import WaitingQueue
 
 #: Waiting sequences that one pass looks at in vain, and tokens that it hashes for that, beside those of the last one; they bound its cost.

@@ -1,8 +1,9 @@
 """Builds the next step of one worker."""
 
-from control_plane.core.replica import FailedSequence, Replica
+from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
+from control_plane.core.step_outcome import FailedSequence
 
 
 class StepBuilder:

@@ -3,10 +3,10 @@
 import logging
 
 from control_plane.core.constraint import ConstraintViolated
-from control_plane.core.replica import FailedSequence, StepOutcome
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
+from control_plane.core.step_outcome import FailedSequence, StepOutcome
 from control_plane.engine.generation import Ending, Generation, push_token
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (

@@ -7,7 +7,7 @@ and that any thread may read.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from control_plane.core.page_pool import PageCounts
+from control_plane.core.pages.page_pool import PageCounts
 from control_plane.engine.ports import Failure, FinishReason
 
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as copy
 
-from control_plane.core.replica import Replica, StepOutcome
+from control_plane.core.replica import Replica
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import StepResult
+from control_plane.core.step_outcome import StepOutcome
 from control_plane.engine.generation import Generation
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics, PassObservation, WorkerGauges
 from control_plane.engine.ports import SequenceFinished

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from control_plane.core.page_hash import PageHashes
+from control_plane.core.pages.page_hash import PageHashes
 
 
 @dataclass(frozen=True, slots=True)

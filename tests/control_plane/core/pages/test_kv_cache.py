@@ -1,5 +1,5 @@
-from control_plane.core.kv_cache import KVCacheManager, max_sequence_length
-from control_plane.core.page_hash import PageHashes
+from control_plane.core.pages.kv_cache import KVCacheManager, max_sequence_length
+from control_plane.core.pages.page_hash import PageHashes
 from control_plane.core.step import NO_PAGE, CacheGroup
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from control_plane.core.page_pool import PageCounts, PagePool
+from control_plane.core.pages.page_pool import PageCounts, PagePool
 
 
 def test_pages_are_handed_out_once():

@@ -1,0 +1,1 @@
+"""The pages of the KV caches of workers: who holds which, and what they contain."""
