@@ -12,6 +12,7 @@ from control_plane.edge.worker_link.frames import FrameError, heartbeat_frame
 from control_plane.edge.worker_link.session import Surroundings, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.edge.worker_link.welcome import describe
 from control_plane.engine.ports import WorkerRefused
@@ -63,6 +64,7 @@ class WorkerLink:
         self._was_in_session = False
         self._num_failed_dials = 0
         self._num_unproven_streams = 0
+        self._trust = Trust("")
         self._resume_by = 0.0  # when a session without a stream is given up
         self._nudge = asyncio.Event()
 
@@ -153,6 +155,8 @@ class WorkerLink:
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
         except WorkerRefused as error:
             self._note_failed_dial(LinkBroken(f"refused: {error}", is_refusal=True))
+        except WorkerDistrusted as error:
+            self._note_failed_dial(LinkBroken(str(error), is_refusal=True))
         finally:
             self._stream = None
             if self._session:
@@ -176,13 +180,15 @@ class WorkerLink:
         return session
 
     def _open_session(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
+        if welcome.incarnation != self._trust.incarnation:
+            self._trust = Trust(welcome.incarnation)
         self.incarnation = welcome.incarnation
         self._require_alone(welcome.incarnation)
         if welcome.model_fingerprint != self._settings.model_fingerprint:
             raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._settings.model_fingerprint!r}")
         description = describe(self.address, welcome)
         watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds, self._settings.max_hang_seconds)
-        session = WorkerSession(description, watchdog, self._surroundings)
+        session = WorkerSession(description, watchdog, self._trust, self._surroundings)
         self._session = session
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
@@ -241,7 +247,7 @@ class WorkerLink:
 
     async def _pause(self) -> None:
         backoff = self._settings.refused if self._is_refused else self._settings.redial
-        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1))
+        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._trust.num_breaches))
         self._nudge.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):

@@ -11,15 +11,12 @@ from control_plane.edge.worker_link.frames import FrameError, reset_frame, step_
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.mirror import LaneMirror
 from control_plane.edge.worker_link.results import sampled_columns, step_result
+from control_plane.edge.worker_link.trust import Trust
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerEvents, WorkerRefused
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
-
-#: A worker is given up at the next result that does not fit after so many; each fitting one makes good for a hundredth of one.
-_MAX_DIVERGENCES = 3
-_AMENDS = 0.01
 
 
 class FrameSink(Protocol):
@@ -54,9 +51,10 @@ class WorkerSession:
       +-- end --> over (whatever the engine still submits is ignored)
     """
 
-    def __init__(self, description: WorkerDescription, watchdog: Watchdog, surroundings: Surroundings) -> None:
+    def __init__(self, description: WorkerDescription, watchdog: Watchdog, trust: Trust, surroundings: Surroundings) -> None:
         self._description = description
         self._watchdog = watchdog
+        self._trust = trust
         self._events = surroundings.events
         self._metrics = surroundings.metrics
         self._clock = surroundings.clock
@@ -69,7 +67,6 @@ class WorkerSession:
         self._is_joined = False
         self._is_draining = False
         self._is_blank = True  # no step was answered since the worker held nothing
-        self._divergences = 0.0
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
@@ -168,7 +165,7 @@ class WorkerSession:
             self._events.worker_lost(self, reason)
 
     def take(self, frame: worker_pb2.ExecuteResponse) -> None:
-        """Take a frame from the worker; raises FrameError for one that has no place in a session; see also `open`."""
+        """Take a frame from the worker; raises FrameError for one that has no place here, WorkerDistrusted, and what `open` does."""
         if frame.epoch != self._description.epoch:
             logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
@@ -221,10 +218,13 @@ class WorkerSession:
             self._diverge(message.step_id, str(error))
             return
         self._acked_step_id = message.step_id
-        self._divergences = max(0.0, self._divergences - _AMENDS)
         self._is_blank = False
         self._watchdog.answered()
         self._metrics.step_answered(self._description.address, self.heard_at - sent.submitted_at)
+        if result.error:
+            self._trust.failure(result.error)
+        else:
+            self._trust.confirm()
         self._events.step_done(self, result)
 
     def _read(self, sent: _SentStep, message: worker_pb2.StepResult) -> StepResult:
@@ -241,10 +241,8 @@ class WorkerSession:
     def _diverge(self, step_id: int, reason: str) -> None:
         logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
         self._is_muted = True
-        self._divergences += 1
         self._metrics.digest_mismatched(self._description.address)
-        if self._divergences > _MAX_DIVERGENCES:
-            raise FrameError(f"too many results do not fit; the last time: {reason}")
+        self._trust.misfit(reason)
         self._events.digest_mismatch(self, step_id)
 
     def _take_progress(self, progress: worker_pb2.Progress) -> None:

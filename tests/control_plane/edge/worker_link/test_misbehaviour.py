@@ -178,6 +178,20 @@ async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
         await engine.assert_comes_to_rest()
 
 
+async def test_a_worker_that_fails_every_step_is_no_pit_for_requests() -> None:
+    async with _workers({}, {}) as workers:
+        workers[0].faults = dict.fromkeys(range(1, 1000), Fault.STEP_ERROR)
+        async with LinkedEngine(*(worker.address for worker in workers), max_losses=3) as engine:
+            await until(lambda: engine.num_workers == 2)
+            for number in range(30):
+                engine.submit(f"request {number}", [number, 5], max_tokens=3)
+                await asyncio.sleep(0.005)
+            assert [await engine.tokens(f"request {number}") for number in range(30)] == [solo([number, 5], 3) for number in range(30)]
+            workers[0].faults.clear()
+            await until(lambda: engine.num_workers == 2)
+            await engine.assert_comes_to_rest()
+
+
 @pytest.mark.parametrize("every", [1, 2, 5])
 async def test_a_worker_whose_results_do_not_fit_time_and_again_is_given_up(every: int) -> None:
     async with _workers(dict.fromkeys(range(1, 1000, every), Fault.WRONG_DIGEST)) as (worker,), LinkedEngine(worker.address) as engine:

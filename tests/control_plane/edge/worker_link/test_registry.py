@@ -100,10 +100,10 @@ async def test_the_same_worker_at_two_addresses_is_used_once(start_worker, make_
 
 async def test_announced_worker_is_dialled_and_forgotten_after_its_lease(start_worker, make_registry, events, metrics):
     worker = await start_worker()
-    registry = make_registry(announce_lease_seconds=0.1)
+    registry = make_registry(announce_lease_seconds=0.5)
     registry.announce(worker.address, worker.incarnation)
     await events.expect("worker_joined")
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.75)
     assert registry.states()[0].phase is LinkPhase.IN_SESSION
     await worker.kill()
     await events.expect("worker_lost")
