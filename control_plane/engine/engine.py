@@ -5,7 +5,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
 from control_plane.core.scheduler import ReplicaRefused, Scheduler
@@ -228,12 +227,10 @@ class Engine:
 
     def snapshot(self, with_sequences: bool = False, with_token_ids: bool = False) -> EngineState:
         """Take a consistent picture."""
-        now = self._clock()
-        states = []
-        for sequence in self._requests.sequences if with_sequences else []:
-            state = _state(sequence, self._requests.is_held(sequence), now)
-            states.append(replace(state, token_ids=tuple(sequence.token_ids)) if with_token_ids else state)
-        return EngineState(self._picture(), tuple(states))
+        now, requests = self._clock(), self._requests
+        shown = requests.sequences if with_sequences else []
+        states = tuple(SequenceState.of(sequence, requests.is_held(sequence), now, with_token_ids) for sequence in shown)
+        return EngineState(self._picture(), states)
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
@@ -332,19 +329,3 @@ class Engine:
         self._gauges = self._picture()
         self._gauges_time = now
         self._gauges_stale = False
-
-
-def _state(sequence: Sequence, is_held: bool, now: float) -> SequenceState:
-    replica, first_time = sequence.replica, sequence.first_scheduled_time
-    return SequenceState(
-        request_id=sequence.request_id,
-        choice=sequence.choice,
-        worker=replica.description.address if replica else "",
-        num_prompt_tokens=sequence.num_prompt_tokens,
-        num_generated_tokens=sequence.num_generated_tokens,
-        num_computed_tokens=sequence.num_computed_tokens,
-        num_pages=sequence.pages.num_pages if replica else 0,
-        is_held=is_held,
-        age_seconds=now - sequence.arrival_time,
-        queue_seconds=(now if first_time is None else first_time) - sequence.arrival_time,
-    )
