@@ -11,7 +11,7 @@ from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.key_interceptor import KeyInterceptor
 from control_plane.edge.client_channel import SERVER_OPTIONS
 from control_plane.edge.metrics.call_recorder import CallRecorder
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.inference_service import InferenceService

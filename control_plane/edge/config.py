@@ -8,7 +8,7 @@ from typing import Any
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.access.options import AccessOptions, access_options, add_access_options
-from control_plane.edge.service.stream_limits import StreamLimits
+from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback

@@ -8,8 +8,8 @@ from typing import Any
 import tokenizers
 
 from control_plane.edge.served_model import UNKNOWN_MAX_POSITIONS, ServedModel
+from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
-from control_plane.edge.service.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2

@@ -24,11 +24,11 @@ from control_plane.edge.metrics.link_recorder import LinkRecorder
 from control_plane.edge.model_directory import read_model
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admin_service import AdminService
-from control_plane.edge.service.admission import Admission
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests

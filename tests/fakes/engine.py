@@ -12,13 +12,13 @@ from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission import Admission
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.parameters import BUILT_IN_SAMPLING
-from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.service.stream_limits import StreamLimits
+from control_plane.edge.service.streams.request_streams import RequestStreams
+from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
 from control_plane.engine.ports import (

@@ -11,7 +11,7 @@ from engine_runs import Ask, Crowd, Outcome, RealBench
 from fakes.engine_doubles import PieceText, make_request
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.service.parameters import choice_seed
+from control_plane.edge.service.admission.parameters import choice_seed
 from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason
 from worker.models import Model, Placement, load_model
 

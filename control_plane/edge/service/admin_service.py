@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.errors import Unavailable
-from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.link import LinkPhase, LinkState
 from control_plane.engine.metrics_port import WorkerGauges
 from control_plane.engine.state import SequenceState

@@ -8,15 +8,16 @@ from typing import Any
 import grpc.aio
 
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.parameters import check_num_tokens, check_token_ids
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.prompt_limit import PromptLimit
 from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import InvalidArgument
-from control_plane.edge.service.event_writer import EventWriter
-from control_plane.edge.service.parameters import check_num_tokens, check_token_ids
-from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.prompt_limit import PromptLimit
-from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, whole_response
+from control_plane.edge.service.streams.delta_gatherer import DeltaGatherer
+from control_plane.edge.service.streams.event_writer import EventWriter
+from control_plane.edge.service.streams.request_streams import RequestStreams
+from control_plane.edge.service.streams.responses import ResponseBuilder, whole_response
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.

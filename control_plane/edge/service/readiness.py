@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.health_service import HealthService
 from control_plane.engine.metrics_port import EngineGauges
 

@@ -12,7 +12,7 @@ from fakes.running_control_plane import RunningControlPlane, running
 from fakes.worker_service import FakeWorker
 from grpc_health.v1 import health_pb2
 
-from control_plane.edge.service.admission import Admission
+from control_plane.edge.service.admission.admission import Admission
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc

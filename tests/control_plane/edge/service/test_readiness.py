@@ -8,7 +8,7 @@ import pytest
 from fakes.engine import FakeControlPlane, fake_control_plane
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.readiness import DEVICE, LIVENESS, Readiness
 from control_plane.engine.metrics_port import EngineGauges, WorkerGauges

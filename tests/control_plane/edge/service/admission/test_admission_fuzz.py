@@ -8,10 +8,10 @@ from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.service.admission import Admission
-from control_plane.edge.service.context_limit import ContextLimit
+from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.errors import RequestError
-from control_plane.edge.service.prompt_encoder import PromptEncoder
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.ports import GenerationRequest
 from pypto_serving.inference.v1 import inference_pb2 as pb

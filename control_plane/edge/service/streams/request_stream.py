@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from control_plane.edge.service.backlog import Backlog
 from control_plane.edge.service.errors import RequestError, error_of
-from control_plane.edge.service.joined_output import joined
+from control_plane.edge.service.streams.backlog import Backlog
+from control_plane.edge.service.streams.joined_output import joined
 from control_plane.engine.ports import GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceDelta, SequenceFinished
 
 #: So many deltas of each choice that goes on pile up before they are joined.

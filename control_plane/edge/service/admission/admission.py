@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from control_plane.core.constraint import Constraint
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.constraints import RequestConstraints, check_constraint
-from control_plane.edge.service.context_limit import ContextLimit
-from control_plane.edge.service.errors import InvalidArgument, NotFound
-from control_plane.edge.service.parameters import (
+from control_plane.edge.service.admission.constraints import RequestConstraints, check_constraint
+from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.parameters import (
     check_num_tokens,
     check_parameters,
     check_token_ids,
@@ -20,9 +19,10 @@ from control_plane.edge.service.parameters import (
     effective_parameters,
     sampling_params,
 )
-from control_plane.edge.service.prompt_encoder import PromptEncoder
-from control_plane.edge.service.prompt_limit import context_prompt_limit
-from control_plane.edge.service.resume_reader import check_resume, unfinished_choices
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.prompt_limit import context_prompt_limit
+from control_plane.edge.service.admission.resume_reader import check_resume, unfinished_choices
+from control_plane.edge.service.errors import InvalidArgument, NotFound
 from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest

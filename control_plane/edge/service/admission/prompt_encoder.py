@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.chat_reader import check_chat, conversation_of
+from control_plane.edge.service.admission.chat_reader import check_chat, conversation_of
+from control_plane.edge.service.admission.prompt_limit import PromptLimit
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
-from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
 from control_plane.edge.text.tokenizer import Encoding, Tokenizer
 from pypto_serving.inference.v1 import inference_pb2

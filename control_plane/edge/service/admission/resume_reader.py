@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from control_plane.edge.service.admission.parameters import check_complete, check_num_tokens, check_parameters, check_token_ids
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
-from control_plane.edge.service.parameters import check_complete, check_num_tokens, check_parameters, check_token_ids
 from pypto_serving.inference.v1 import inference_pb2
 
 _MAX_KEY_BYTES = 64

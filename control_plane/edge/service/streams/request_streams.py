@@ -8,11 +8,11 @@ from typing import Protocol
 
 import grpc.aio
 
-from control_plane.edge.service.backlog import Backlog
 from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import AlreadyExists, Cancelled, ReaderTooSlow, RequestError, Unavailable, failure_of
-from control_plane.edge.service.request_stream import RequestStream
-from control_plane.edge.service.stream_limits import StreamLimits
+from control_plane.edge.service.streams.backlog import Backlog
+from control_plane.edge.service.streams.request_stream import RequestStream
+from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
 
 

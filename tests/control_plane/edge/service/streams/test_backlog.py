@@ -2,7 +2,7 @@
 
 import pytest
 
-from control_plane.edge.service.backlog import Backlog
+from control_plane.edge.service.streams.backlog import Backlog
 
 
 def test_above_the_bound_it_holds_once_and_below_half_of_it_it_lets_go() -> None:

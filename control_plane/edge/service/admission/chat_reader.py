@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from control_plane.edge.service.admission.prompt_limit import PromptLimit
 from control_plane.edge.service.errors import InvalidArgument
-from control_plane.edge.service.prompt_limit import PromptLimit
 from control_plane.edge.text.chat_template import RESERVED_ARGUMENTS, Conversation
 from pypto_serving.inference.v1 import inference_pb2
 

@@ -1,7 +1,6 @@
 """The engine's output as messages to clients."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from control_plane.core.step import TokenLogprob
@@ -71,58 +70,6 @@ class ResponseBuilder:
         elif finished.matched_stop is not None:
             message.stop_token_id = finished.matched_stop
         return message
-
-
-#: A message stays far below the limits of clients, whatever a slow one has let pile up, and with all log probabilities.
-_MAX_DELTA_TOKENS = 1024
-
-
-class DeltaGatherer:
-    """Joins deltas until there are enough tokens for a message, and turns all other output into events of a stream."""
-
-    def __init__(self, builder: ResponseBuilder, stream_interval: int) -> None:
-        self._builder = builder
-        self._interval = stream_interval
-        self._gathered: dict[int, list[SequenceDelta]] = {}
-        self._numerics: dict[int, str] = {}  # last sent, by choice
-        self._num_gathered: Counter[int] = Counter()  # tokens, by choice
-
-    def events(self, outputs: Sequence[Output]) -> list[inference_pb2.GenerateStreamResponse]:
-        """What can be sent now."""
-        events = []
-        for output in outputs:
-            match output:
-                case SequenceDelta():
-                    events += self._gather(output)
-                case SequenceFinished():
-                    events += self._flush(output.choice)
-                    events.append(inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output)))
-                case PromptLogprobs():
-                    entries = self._builder.logprobs(output.entries)
-                    prompt_logprobs = inference_pb2.PromptLogprobs(entries=entries)
-                    events.append(inference_pb2.GenerateStreamResponse(prompt_logprobs=prompt_logprobs))
-        for choice in [choice for choice, count in self._num_gathered.items() if count >= self._interval]:
-            events += self._flush(choice)
-        return events
-
-    def _gather(self, delta: SequenceDelta) -> list[inference_pb2.GenerateStreamResponse]:
-        """Take a delta; what was gathered before goes first if it was computed in another way, and all of it if it is much."""
-        choice = delta.choice
-        before = self._gathered.get(choice)
-        events = self._flush(choice) if before and before[0].numerics_id != delta.numerics_id else []
-        self._gathered.setdefault(choice, []).append(delta)
-        self._num_gathered[choice] += len(delta.token_ids)
-        return events + self._flush(choice) if self._num_gathered[choice] >= _MAX_DELTA_TOKENS else events
-
-    def _flush(self, choice: int) -> list[inference_pb2.GenerateStreamResponse]:
-        deltas = self._gathered.pop(choice, None)
-        self._num_gathered[choice] = 0
-        if not deltas:
-            return []
-        message = self._builder.delta(deltas)
-        if self._numerics.get(choice) != deltas[0].numerics_id:
-            self._numerics[choice] = message.numerics_id = deltas[0].numerics_id
-        return [inference_pb2.GenerateStreamResponse(delta=message)]
 
 
 def whole_response(started: inference_pb2.Started, outputs: Sequence[Output], builder: ResponseBuilder) -> inference_pb2.GenerateResponse:

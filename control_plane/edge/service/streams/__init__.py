@@ -1,0 +1,1 @@
+"""From what the engine puts out to what a client reads."""
