@@ -15,6 +15,7 @@ from fakes.served_worker import ServedWorker
 from fakes.tcp_proxy import TcpProxy
 
 from control_plane.core.sampling import SamplingParams
+from control_plane.engine.ports import Failure
 from worker.runner import ModelRunner
 from worker.step import StepInput, StepOutput
 
@@ -64,6 +65,22 @@ async def _all_tokens(engine: LinkedEngine, prefix: str = "") -> list[list[int]]
 async def _begun(engine: LinkedEngine) -> None:
     """Wait until every request has some of its tokens."""
     await until(lambda: all(len(engine.sink.output_of(name)) >= 5 for name in _PROMPTS))
+
+
+class _EveryThird:
+    """Allows every third token, others at every place, and none at all after `most` of them."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._num_pushed = 0
+        self._most = most
+
+    def push(self, token_id: int) -> None:
+        assert token_id % 3 == self._num_pushed % 3
+        self._num_pushed += 1
+
+    def mask(self) -> bytes:
+        allowed = range(self._num_pushed % 3, 1024, 3) if self._num_pushed < self._most else ()
+        return sum(1 << token_id for token_id in allowed).to_bytes(128, "little")
 
 
 async def _undisturbed(engine: LinkedEngine) -> list[list[int]]:
@@ -199,3 +216,26 @@ async def test_ops_07_a_jump_of_the_wall_clock_is_not_noticed(
         assert engine.scheduler.counters.worker_losses == 0
         assert all(0.0 <= seconds < 60.0 for seconds in engine.link_metrics.round_trips)
         assert all(0.0 <= engine.sink.finished[name, 0].total_seconds < 60.0 for name in _PROMPTS)
+
+
+async def test_constrained_lanes_draw_what_their_masks_allow_beside_free_ones(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with _engine(worker.address, worker=worker) as engine:
+        solo = await _undisturbed(engine)
+        for name, prompt in _PROMPTS.items():
+            engine.submit(f"bound {name}", prompt, max_tokens=9, constraint=_EveryThird())
+        _submit_all(engine)
+        for tokens in await _all_tokens(engine, "bound "):
+            assert [token_id % 3 for token_id in tokens] == [0, 1, 2] * 3
+        assert await _all_tokens(engine) == solo
+        await engine.assert_comes_to_rest()
+
+
+async def test_a_request_whose_constraint_leaves_nothing_is_to_blame_itself(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with _engine(worker.address, worker=worker) as engine:
+        engine.submit("dead end", [5, 6, 7], max_tokens=9, constraint=_EveryThird(most=4))
+        await until(lambda: engine.has_ended("dead end"))
+        assert engine.sink.failed["dead end"].failure is Failure.INVALID_ARGUMENT
+        assert len(engine.sink.output_of("dead end")) == 4
+        await engine.assert_comes_to_rest()

@@ -355,6 +355,18 @@ async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb
     assert (await again.result()).step_id == 1
 
 
+async def test_rpc_02_a_frame_of_megabytes_is_judged_by_its_content(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [16_384] * 1_500_000, pages=[0])])
+    code, details = await plane.end()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "step.admissions.token_ids: 16384 is not below 100" in details
+    again = rig.control_plane()
+    await again.open()
+    await again.step(1, admissions=[admission(0, [5], pages=[0])])
+    assert (await again.result()).error == ""
+
+
 async def test_stream_has_to_begin_with_hello(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.step(1)
