@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from control_plane.edge.access.access import ServerAccess
@@ -13,11 +13,11 @@ from control_plane.edge.client_channel import SERVER_OPTIONS
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
-from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.readiness import EngineSigns, Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
+from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 
 _INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
@@ -45,7 +45,7 @@ class ClientServer:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
-            reflection.enable_server_reflection((_INFERENCE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+            reflection.enable_server_reflection((_INFERENCE.full_name, HEALTH, reflection.SERVICE_NAME), self._server)
         await self._server.start()
         self._following = asyncio.create_task(readiness.follow(engine, self._calls.observe_loop_lag))
 

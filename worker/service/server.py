@@ -12,11 +12,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
@@ -42,25 +43,25 @@ class WorkerServer:
 
     def __init__(self, servicer: WorkerServicer, options: Options = SERVER_OPTIONS) -> None:
         self._servicer = servicer
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the type stubs are older
+        self._health = HealthService()
         self._server = grpc.aio.server(options=options)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        reflection.enable_server_reflection((_SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
 
     async def start(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
         """Serve on host:port and return the bound port; raises StartUpError when the port is taken."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._set_health(False)
         bound = bind(self._server, host, port, credentials)
         await self._server.start()
         self._timekeeper = asyncio.create_task(self._servicer.keep_time())
         self._timekeeper.add_done_callback(self._timekeeper_ended)
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._set_health(True)
         return bound
 
     async def drain(self, stop: StopRequests, seconds: float) -> None:
         """Take no part in new work, and wait until the sequences are gone, the time is over or there is a reason to stop at once."""
-        await self._health.enter_graceful_shutdown()
+        self._set_health(False)
         self._servicer.drain()
         deadline = time.monotonic() + seconds
         while not (self._servicer.is_idle or self._servicer.device_failure.done() or stop.at_once.is_set() or time.monotonic() >= deadline):
@@ -68,7 +69,7 @@ class WorkerServer:
 
     async def stop(self, reason: str) -> None:
         """End the stream with UNAVAILABLE and stop serving."""
-        await self._health.enter_graceful_shutdown()
+        self._set_health(False)
         self._servicer.end_stream(reason)
         await self._server.stop(_STOP_SECONDS)
         self._timekeeper.cancel()
@@ -78,9 +79,9 @@ class WorkerServer:
         if not timekeeper.cancelled():
             self._servicer.device_failed(f"the time is not kept any more: {timekeeper.exception()!r}")
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    def _set_health(self, is_serving: bool) -> None:
         for service in ("", _SERVICE):
-            await self._health.set(service, status)
+            self._health.set(service, is_serving)
 
 
 async def run_worker(config: WorkerConfig, device: DeviceThread, progress: ProgressCounter) -> int:

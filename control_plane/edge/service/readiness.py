@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.health_service import HealthService
 from control_plane.engine.metrics_port import EngineGauges
+from pypto_serving.process.health import HealthService
 
 #: Names by which health is asked for beside "" and our services, which both mean that a request would succeed now.
 LIVENESS = "liveness"  # the event loops of clients and engine turn

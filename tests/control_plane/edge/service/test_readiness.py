@@ -1,6 +1,5 @@
 """Three levels of health: the process lives, a worker works, a request would succeed."""
 
-import asyncio
 from dataclasses import replace
 
 import grpc
@@ -9,9 +8,9 @@ from fakes.engine import FakeControlPlane, fake_control_plane
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.health_service import HealthService
 from control_plane.edge.service.readiness import DEVICE, LIVENESS, Readiness
 from control_plane.engine.metrics_port import EngineGauges, WorkerGauges
+from pypto_serving.process.health import HealthService
 
 SERVICE = "pypto_serving.inference.v1.InferenceService"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -124,36 +123,6 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
         assert (await first.read()).status == (await second.read()).status == SERVING
         plane.server.drain()
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
-
-
-async def test_ops_02_a_watcher_that_leaves_leaks_nothing() -> None:
-    async with fake_control_plane() as plane:
-        num_tasks = len(asyncio.all_tasks())
-        for _ in range(20):
-            watcher = watch(plane)
-            await watcher.read()
-            watcher.cancel()
-        while len(asyncio.all_tasks()) > num_tasks:
-            await asyncio.sleep(0.005)
-
-
-async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
-    small_window = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1))
-    async with (
-        fake_control_plane() as plane,
-        grpc.aio.insecure_channel(f"127.0.0.1:{plane.server.port}", options=small_window) as channel,
-    ):
-        sleeper = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        await sleeper.read()
-        for number in range(1000):
-            plane.server._health.set("", number % 2 == 0)
-            await asyncio.sleep(0)
-        plane.server._following.cancel()
-        plane.server._health.set("", False)
-        watcher = watch(plane, "")
-        assert (await watcher.read()).status == NOT_SERVING
-        plane.server._health.set("", True)
-        assert (await watcher.read()).status == SERVING
 
 
 async def test_ops_01_an_unknown_name_is_not_found_and_may_be_watched() -> None:

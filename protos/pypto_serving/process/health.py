@@ -3,10 +3,9 @@
 import asyncio
 from typing import Any
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from control_plane.edge.service.errors import NotFound
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _STATUSES = {
@@ -15,9 +14,12 @@ _STATUSES = {
     None: health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
 }
 
+#: Its full name, for reflection.
+HEALTH: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # missing in the stubs
-    """Lives on the clients' event loop. A watcher that reads slowly skips states in between, and nobody waits for it."""
+    """Lives on one event loop. A watcher that reads slowly skips states in between, and nobody waits for it."""
 
     def __init__(self) -> None:
         self._is_serving: dict[str, bool] = {}
@@ -33,7 +35,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # mi
     async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
         """The state of a service now."""
         if request.service not in self._is_serving:
-            raise NotFound(f"service {request.service!r} is unknown; there are {', '.join(map(repr, self._is_serving))}")
+            known = ", ".join(map(repr, self._is_serving))
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:256]!r} is unknown; there are {known}")
         return health_pb2.HealthCheckResponse(status=_STATUSES[self._is_serving[request.service]])
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
