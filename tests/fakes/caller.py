@@ -86,18 +86,20 @@ class Caller:
     async def stream(self, *prompt: str, **fields: object) -> Answer:
         return await self.stream_of(generation_spec(Request(*prompt, **fields)))
 
-    async def unary_of(self, spec: pb.GenerationSpec) -> Answer:
-        response = await self.stub.Generate(pb.GenerateRequest(spec=spec))
+    async def unary_of(self, spec: pb.GenerationSpec, timeout: float | None = None) -> Answer:
+        response = await self.stub.Generate(pb.GenerateRequest(spec=spec), timeout=timeout)
         usages = [choice.finished.usage for choice in response.choices]
         assert response.usage.completion_tokens == sum(usage.completion_tokens for usage in usages)
         assert {response.usage.prompt_tokens} == {usage.prompt_tokens for usage in usages}
         return Answer(response.started, list(response.choices), list(response.prompt_logprobs))
 
-    async def stream_of(self, spec: pb.GenerationSpec) -> Answer:
+    async def stream_of(self, spec: pb.GenerationSpec, timeout: float | None = None) -> Answer:
         """Collect a stream, and require its order: Started, prompt log probabilities, for each choice its deltas and one end."""
-        events = [event async for event in self.stub.GenerateStream(pb.GenerateStreamRequest(spec=spec))]
+        call = self.stub.GenerateStream(pb.GenerateStreamRequest(spec=spec), timeout=timeout)
+        events = [event async for event in call]
         assert [event.WhichOneof("event") for event in events].count("started") == 1
         choices: dict[int, pb.Choice] = {}
+        num_resumed = {choice.index: len(choice.token_ids) for choice in spec.resume.choices}
         entries: list[pb.TokenLogprob] = []
         for event in events[1:]:
             kind = event.WhichOneof("event")
@@ -105,7 +107,7 @@ class Caller:
                 assert not choices and not entries
                 entries = list(event.prompt_logprobs.entries)
             else:
-                _take(getattr(event, kind), choices)
+                _take(getattr(event, kind), choices, num_resumed)
         assert all(choice.HasField("finished") for choice in choices.values())
         deltas = [event.delta for event in events if event.HasField("delta")]
         return Answer(events[0].started, [choices[index] for index in sorted(choices)], entries, deltas)
@@ -125,13 +127,13 @@ class Caller:
         return errors[0][1] or ""
 
 
-def _take(event: pb.Delta | pb.Finished, choices: dict[int, pb.Choice]) -> None:
+def _take(event: pb.Delta | pb.Finished, choices: dict[int, pb.Choice], num_resumed: dict[int, int]) -> None:
     choice = choices.setdefault(event.choice, pb.Choice(index=event.choice))
     assert not choice.HasField("finished"), "something comes after the end of its choice"
     if isinstance(event, pb.Finished):
         choice.finished.CopyFrom(event)
         return
-    assert event.first_index == len(choice.token_ids)
+    assert event.first_index == num_resumed.get(event.choice, 0) + len(choice.token_ids)
     choice.text += event.text
     choice.token_ids.extend(event.token_ids)
     choice.logprobs.extend(event.logprobs)

@@ -1,0 +1,103 @@
+"""Random changes to valid messages, from their descriptors: a field that is new tomorrow is changed tomorrow."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import strategies as st
+
+#: Values of each type, on both sides of every limit that anything may have.
+_FLOATS = [0.0, -0.0, 1.0, 0.5, -1.0, 2.0, -2.0, 2.1, 1e-12, 1e-5, 1e-45, 3.4e38, 1e6, 100.0, -100.0, 101.0, 1.0001]
+_FLOATS += [float("nan"), float("inf"), float("-inf")]
+_COUNTS = [0, 1, 2, 3, 20, 21, 63, 64, 65, 128, 256, 257, 319, 320, 321, 1024, 1025, 2**31 - 1, 2**31, 2**32 - 1]
+_SIGNED = [0, 1, -1, 2**31 - 1, -(2**31)]
+_TEXTS = ["", "a", "\0", "a\0b", "\n", "\ud7ff\ue000", "\ufffd", "\ufeff", "\u202e", "e\u0301", "模型🙂", "{{ 7 * 7 }}", "<eos>", "<bos>"]
+_LONG_TEXTS = [("é", 129), ("a", 257), ("a", 1025), ("🙂", 300), ("x", 70_000), ("[", 500)]
+_LONG = st.sampled_from(_LONG_TEXTS).map(lambda of: of[0] * of[1])
+_BYTES = [b"", b"k", b"\xff\xfe", b"k" * 64, b"k" * 65, b"k" * 5000]
+_SIZES = [0, 1, 2, 3, 21, 65, 129, 257, 1025]
+
+_SCALARS: Mapping[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.TYPE_FLOAT: st.sampled_from(_FLOATS) | st.floats(width=32),
+    FieldDescriptor.TYPE_DOUBLE: st.sampled_from([*_FLOATS, 1e308]) | st.floats(),
+    FieldDescriptor.TYPE_UINT32: st.sampled_from(_COUNTS) | st.integers(0, 400),
+    FieldDescriptor.TYPE_UINT64: st.sampled_from([*_COUNTS, 2**63 - 1, 2**64 - 1]),
+    FieldDescriptor.TYPE_INT32: st.sampled_from(_SIGNED) | st.integers(-5, 400),
+    FieldDescriptor.TYPE_INT64: st.sampled_from([*_SIGNED, 2**63 - 1, -(2**63)]),
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_STRING: st.sampled_from(_TEXTS)
+    | st.text(max_size=12)
+    | st.sampled_from(_LONG_TEXTS).map(lambda of: of[0] * of[1]),
+    FieldDescriptor.TYPE_BYTES: st.sampled_from(_BYTES) | st.binary(max_size=70),
+    FieldDescriptor.TYPE_ENUM: st.integers(0, 5) | st.sampled_from([-1, 99, 2**31 - 1]),
+}
+
+
+def changed(bases: Sequence[Message], values: Mapping[str, Sequence[Any]], max_changes: int = 5) -> st.SearchStrategy[Any]:
+    """One of `bases` after some changes. `values` are further ones for fields, by "Message.field"; only those where there is None too."""
+
+    @st.composite
+    def message(draw: st.DrawFn) -> Message:
+        base = bases[draw(st.integers(0, len(bases) - 1))]
+        copy = type(base)()
+        copy.CopyFrom(base)
+        for _ in range(draw(st.integers(0, max_changes))):
+            _change(draw, copy, values)
+        return copy
+
+    return message()
+
+
+def _change(draw: st.DrawFn, message: Message, values: Mapping[str, Sequence[Any]]) -> None:
+    fields = list(message.DESCRIPTOR.fields)
+    if not fields:
+        return
+    field = draw(st.sampled_from(fields))
+    if draw(st.integers(0, 7)) == 0:
+        message.ClearField(field.name)
+    elif field.is_repeated:
+        _change_many(draw, message, field, values)
+    elif field.message_type is not None:
+        inner = getattr(message, field.name)
+        inner.SetInParent()
+        for _ in range(draw(st.integers(0, 2))):
+            _change(draw, inner, values)
+    else:
+        setattr(message, field.name, draw(_scalar(field, values)))
+
+
+def _change_many(draw: st.DrawFn, message: Message, field: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> None:
+    many: Any = getattr(message, field.name)
+    size = draw(st.sampled_from(_SIZES) if draw(st.integers(0, 7)) == 0 else st.integers(0, 3))
+    if field.message_type is None:
+        few = [draw(_scalar(field, values)) for _ in range(min(size, 3))]
+        many.extend((few * size)[:size])
+    elif field.message_type.GetOptions().map_entry:
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        for index in range(size):
+            _put(draw, many, draw(_scalar(key, values)) if index < 3 else _numbered(key, index), value, values)
+    else:
+        for _ in range(min(size, 200)):
+            added = many.add() if not many or draw(st.booleans()) else many[0]
+            _change(draw, added, values)
+
+
+def _put(draw: st.DrawFn, many: Any, key: Any, value: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> None:
+    if value.message_type is None:
+        many[key] = draw(_scalar(value, values))
+    else:
+        _change(draw, many[key], values)
+
+
+def _numbered(key: FieldDescriptor, index: int) -> Any:
+    return f"key{index}" if key.type == FieldDescriptor.TYPE_STRING else index
+
+
+def _scalar(field: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Any]:
+    of_type = _SCALARS[field.type]
+    known = values.get(f"{field.containing_type.name}.{field.name}")
+    if known is None:
+        return of_type
+    usual = st.sampled_from([value for value in known if value is not None])
+    return usual if None in known else usual | usual | of_type
