@@ -60,10 +60,17 @@ class Cluster:
         for worker in self.workers:
             worker.proxy.delay_seconds = _LINK_SECONDS
         self._running = [asyncio.create_task(process.run()) for process in self.processes.values()]
-        await self.become_ready()
+        try:
+            await self.become_ready()
+        except BaseException:
+            await self._end()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
         for process in self.processes.values():
             process.end()
         async with asyncio.timeout(40):

@@ -5,7 +5,7 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,58 +14,54 @@ from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.service.channel_options import SERVER_OPTIONS
 
-FrameT = TypeVar("FrameT", worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse)
+Frame = worker_pb2.ExecuteRequest | worker_pb2.ExecuteResponse
 
-#: Whatever the control plane repeats of these breaks the contract: a worker ends the stream.
-_ONCE = frozenset({"hello", "step", "reset", "welcome"})
+#: More than once, or late, these break the contract; all others are dropped, or answered with a Reset.
+_IN_ORDER = frozenset({"step", "reset"})
 _NUM_REMEMBERED = 64
 
 
-class Mischief(Generic[FrameT]):
+class Mischief:
     """Disturbs the frames of one direction. `rate` of them are repeated, swapped with the next, or followed by one of an earlier epoch."""
 
     def __init__(self, chance: random.Random) -> None:
         self.rate = 0.0
-        self.num_done = 0
         self._chance = chance
-        self._past: deque[FrameT] = deque(maxlen=_NUM_REMEMBERED)
-        self._held: FrameT | None = None
+        self._past: deque[Frame] = deque(maxlen=_NUM_REMEMBERED)
+        self._held: Frame | None = None
 
     def forget_held(self) -> None:
         """A new stream: what an earlier one held back is lost."""
         self._held = None
 
-    def pass_on(self, frame: FrameT) -> list[FrameT]:
+    def pass_on(self, frame: Frame) -> list[Frame]:
         """What is sent instead of a frame."""
-        held, self._held = self._held, None
-        if frame.WhichOneof("frame") in ("hello", "welcome"):
+        kind = frame.WhichOneof("frame")
+        if kind in ("hello", "welcome"):
             return [frame]
+        frames = [frame, self._held] if self._held else [frame]
         late = [old for old in self._past if old.epoch != frame.epoch]
+        self._held = None
         self._past.append(frame)
-        frames = [frame, held] if held else [frame]
         if self._chance.random() >= self.rate:
             return frames
-        self.num_done += 1
         match self._chance.choice(["repeat", "swap", "late"]):
-            case "repeat" if frame.WhichOneof("frame") not in _ONCE:
-                frames.append(frame)
-            case "swap" if not held and self._may_be_swapped(frame):
+            case "repeat" if kind not in _IN_ORDER:
+                return [*frames, frame]
+            case "swap" if kind not in _IN_ORDER and len(frames) == 1:
                 self._held = frame
                 return []
             case "late" if late:
-                frames.append(self._chance.choice(late))
+                return [*frames, self._chance.choice(late)]
         return frames
-
-    def _may_be_swapped(self, frame: FrameT) -> bool:
-        return frame.WhichOneof("frame") in ("heartbeat", "progress", "result")
 
 
 class FrameProxy(worker_pb2_grpc.WorkerServiceServicer):
     """Serves the worker protocol on a port of its own and forwards every frame to a worker."""
 
     def __init__(self, worker: str, seed: int) -> None:
-        self.requests: Mischief[worker_pb2.ExecuteRequest] = Mischief(random.Random(f"{seed} requests"))
-        self.responses: Mischief[worker_pb2.ExecuteResponse] = Mischief(random.Random(f"{seed} responses"))
+        self.requests = Mischief(random.Random(f"{seed} requests"))
+        self.responses = Mischief(random.Random(f"{seed} responses"))
         self._worker = worker
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
@@ -79,7 +75,7 @@ class FrameProxy(worker_pb2_grpc.WorkerServiceServicer):
         """End every stream."""
         await self._server.stop(None)
 
-    async def Execute(self, requests: AsyncIterator[worker_pb2.ExecuteRequest], context: Any) -> None:  # type: ignore[override]
+    async def Execute(self, requests: AsyncIterator[worker_pb2.ExecuteRequest], context: Any) -> None:
         """See worker.proto."""
         self.requests.forget_held()
         self.responses.forget_held()
