@@ -138,8 +138,8 @@ class Replica:
         return max(hit, self.kv.prefix_of(shared, sequence.max_hit_tokens), key=_num_tokens)
 
     def share(self, leader: Sequence, group: SiblingGroup) -> None:
-        """Keep the prompt of a running sequence for its group, as far as its pages are full."""
-        hit = self.kv.prefix_of(leader.pages, leader.num_prompt_tokens)
+        """Keep the prompt of a running sequence for its group, as far as its pages are full; of the last token all need the logits."""
+        hit = self.kv.prefix_of(leader.pages, leader.num_prompt_tokens - 1)
         if hit.num_tokens:
             self._shared[group] = self.kv.admit(leader.hashes, hit, hit.num_tokens)
 

@@ -68,9 +68,7 @@ class KVCacheManager:
         for group, pool in zip(self._groups, pools, strict=True):
             if group.window_tokens is None:
                 num_tokens = self._match_from_start(group, pool, hashes, num_tokens)
-        num_tokens -= num_tokens % self._alignment
-        while num_tokens and not self._windows_match(pools, hashes, num_tokens):
-            num_tokens -= self._alignment
+        num_tokens = self._match_windows(pools, hashes, num_tokens)
         tables = tuple(self._hit_table(group, pool, hashes, num_tokens) for group, pool in zip(self._groups, pools, strict=True))
         return PrefixHit(partition, num_tokens, tables)
 
@@ -78,14 +76,11 @@ class KVCacheManager:
         """Longest part of a sequence's computed start, at most `max_tokens` tokens, with which another one of equal tokens can begin."""
         num_tokens = min(max_tokens, pages.num_slots)
         num_tokens -= num_tokens % self._alignment
-        while num_tokens and any(
-            _first_entry(group, num_tokens) < num_trimmed for group, num_trimmed in zip(self._groups, pages.num_trimmed, strict=True)
-        ):
-            num_tokens -= self._alignment
-        tables = []
-        for group, table in zip(self._groups, pages.tables, strict=True):
-            first = _first_entry(group, num_tokens)
-            tables.append((NO_PAGE,) * first + tuple(table[first : num_tokens // group.page_tokens]))
+        firsts = [_first_entry(group, num_tokens) for group in self._groups]
+        if any(first < num_trimmed for first, num_trimmed in zip(firsts, pages.num_trimmed, strict=True)):
+            return PrefixHit(pages.partition, 0, ((),) * len(self._groups))  # a shorter one would need still earlier pages
+        ends = [num_tokens // size for size in self._sizes]
+        tables = [(NO_PAGE,) * first + tuple(table[first:end]) for first, end, table in zip(firsts, ends, pages.tables, strict=True)]
         return PrefixHit(pages.partition, num_tokens, tuple(tables))
 
     def fits(self, hit: PrefixHit, num_tokens: int, keep_reserve: bool) -> bool:
@@ -225,15 +220,27 @@ class KVCacheManager:
                 return entry * group.page_tokens
         return num_tokens - num_tokens % group.page_tokens
 
-    def _windows_match(self, pools: Sequence[PagePool], hashes: PageHashes, num_tokens: int) -> bool:
-        """Whether every sliding group has the pages of the last window before `num_tokens`."""
-        for group, pool in zip(self._groups, pools, strict=True):
-            if group.window_tokens is not None:
-                chain = hashes.first(group.page_tokens, num_tokens // group.page_tokens)
-                first = _first_entry(group, num_tokens)
-                if any(pool.find(page_hash) is None for page_hash in chain[first : num_tokens // group.page_tokens]):
-                    return False
-        return True
+    def _match_windows(self, pools: Sequence[PagePool], hashes: PageHashes, num_tokens: int) -> int:
+        """Tokens, at most `num_tokens`, with which pages of all groups end and before which no last window lacks a page."""
+        matched = -1
+        while matched != num_tokens:
+            matched = num_tokens = num_tokens - num_tokens % self._alignment
+            for group, pool in zip(self._groups, pools, strict=True):
+                if group.window_tokens is not None:
+                    num_tokens = self._match_window(group, pool, hashes, num_tokens)
+        return num_tokens
+
+    @staticmethod
+    def _match_window(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:
+        """Tokens, at most `num_tokens`, whose last window a sliding group has; walks back from the end, and begins anew before a gap."""
+        entry = end = num_tokens // group.page_tokens
+        chain = hashes.first(group.page_tokens, end)
+        first = _first_entry(group, end * group.page_tokens)
+        while entry > first:
+            entry -= 1
+            if pool.find(chain[entry]) is None:
+                end, first = entry, _first_entry(group, entry * group.page_tokens)
+        return end * group.page_tokens
 
     @staticmethod
     def _hit_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> tuple[int, ...]:

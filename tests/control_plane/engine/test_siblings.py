@@ -203,6 +203,14 @@ def test_a_window_is_shared_with_what_it_needs():
     assert_right(bench)
 
 
+def test_a_window_is_shared_by_siblings_that_have_the_end_of_its_last_page_to_compute():
+    bench = Bench(describe(groups=[(4, 40, None), (4, 40, 4)]), prefix_caching=False)
+    submit(bench, prompt=tuple(range(16)))
+    bench.run()
+    assert [admission.num_computed_tokens for admission in admissions(bench)] == [0, 12, 12]
+    assert_right(bench, prompt=tuple(range(16)))
+
+
 def test_resumed_choices_share_their_prompt():
     bench = Bench(prefix_caching=False)
     outputs = [solo(PROMPT, 8, seed=choice) for choice in range(3)]

@@ -1,5 +1,10 @@
+import random
+
+import pytest
+
 from control_plane.core.pages.kv_cache import KVCacheManager, max_sequence_length
 from control_plane.core.pages.page_hash import PageHashes
+from control_plane.core.pages.page_pool import PagePool
 from control_plane.core.step import NO_PAGE, CacheGroup
 
 
@@ -90,6 +95,47 @@ def test_a_prefix_whose_window_was_evicted_is_shorter():
     assert evicting.find_prefix(PageHashes(list(range(16)), ""), 0, 16).num_tokens == 12
     evicting.grow(other, 8)
     assert evicting.find_prefix(PageHashes(list(range(16)), ""), 0, 16).num_tokens == 8
+
+
+def cached_at_random(
+    groups: list[CacheGroup], num_tokens: int, shares: list[float], draw: random.Random
+) -> tuple[KVCacheManager, PageHashes]:
+    """A cache with random pages of each group, a share of them."""
+    kv, hashes = KVCacheManager(groups, 1), PageHashes(list(range(num_tokens)), "")
+    for spec, pool, share in zip(groups, kv._pools[0], shares, strict=True):
+        for page_hash in hashes.first(spec.page_tokens, num_tokens // spec.page_tokens):
+            if draw.random() < share:
+                pool.publish(page := pool.take(), page_hash)
+                pool.drop(page, 0)
+    return kv, hashes
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_longest_prefix_is_found_whatever_is_missing(seed):
+    draw = random.Random(seed)
+    groups = [group(draw.choice([1, 2, 4]), 64, window) for window in draw.choice([(None, 5), (None, 3, 9), (6,), (2, 7, 12)])]
+    kv, hashes = cached_at_random(groups, 60, [1.0 if spec.window_tokens is None else 0.85 for spec in groups], draw)
+
+    def is_hit(num_tokens: int) -> bool:
+        if any(num_tokens % spec.page_tokens for spec in groups):
+            return False
+        chains = [hashes.first(spec.page_tokens, num_tokens // spec.page_tokens)[: num_tokens // spec.page_tokens] for spec in groups]
+        firsts = [0 if spec.window_tokens is None else max(0, num_tokens - spec.window_tokens) // spec.page_tokens for spec in groups]
+        lookups = zip(kv._pools[0], chains, firsts, strict=True)
+        return all(pool.find(page_hash) is not None for pool, chain, first in lookups for page_hash in chain[first:])
+
+    for most in (59, 41):
+        assert kv.find_prefix(hashes, 0, most).num_tokens == max(filter(is_hit, range(most + 1)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
+def test_a_lookup_looks_at_each_page_a_few_times_only(share, monkeypatch):
+    groups = [group(num_pages=1000), group(num_pages=1000, window=400)]
+    kv, hashes = cached_at_random(groups, 4000, [1.0, share], random.Random(0))
+    find, found = PagePool.find, []
+    monkeypatch.setattr(PagePool, "find", lambda pool, page_hash: found.append(page_hash) or find(pool, page_hash))
+    kv.find_prefix(hashes, 0, 3999)
+    assert len(found) < 4 * 1000
 
 
 def test_the_watermark_is_kept_for_running_sequences():
