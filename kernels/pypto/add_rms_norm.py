@@ -4,7 +4,7 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.tiles import rows_per_tile
+from kernels.pypto.tiles import add_norm_tiles
 
 
 @pypto.frontend.jit()
@@ -15,18 +15,19 @@ def add_rms_norm_kernel(
     normed: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     total: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     eps: float,
-    tile: int,
+    loop_rows: int,
+    task_rows: int,
 ):
     rows = x.shape[0]
     width = x.shape[1]
     pypto.set_vec_tile_shapes(1, width)
     scale = pypto.cast(pypto.reshape(weight, [1, width]), pypto.DT_FP32)
-    for index in pypto.loop((rows + tile - 1) // tile, name="TILES", idx_name="index"):
-        start = index * tile
-        valid = pypto.min(tile, rows - start)
-        pypto.set_vec_tile_shapes(tile, width)
-        left = pypto.cast(pypto.view(x, [tile, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
-        right = pypto.cast(pypto.view(residual, [tile, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
+    for index in pypto.loop((rows + loop_rows - 1) // loop_rows, name="TILES", idx_name="index"):
+        start = index * loop_rows
+        valid = pypto.min(loop_rows, rows - start)
+        pypto.set_vec_tile_shapes(task_rows, width)
+        left = pypto.cast(pypto.view(x, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
+        right = pypto.cast(pypto.view(residual, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
         stored = pypto.cast(left + right, pypto.DT_BF16)
         pypto.assemble(stored, [start, 0], total)
         part = pypto.cast(stored, pypto.DT_FP32)
@@ -38,5 +39,5 @@ def add_rms_norm_kernel(
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See kernels.ops.add_rms_norm."""
     normed, total = torch.empty_like(x), torch.empty_like(x)
-    add_rms_norm_kernel(x, residual, weight, normed, total, eps, rows_per_tile(x.shape[-1]))
+    add_rms_norm_kernel(x, residual, weight, normed, total, eps, *add_norm_tiles(*x.shape))
     return normed, total

@@ -30,7 +30,6 @@ def qk_rope_kv_write_kernel(
     for index in pypto.loop((rows + tile - 1) // tile, name="TILES", idx_name="index"):
         start = index * tile
         valid = pypto.min(tile, rows - start)
-        pypto.set_vec_tile_shapes(tile, half)
         at = pypto.view(positions, [tile], [start], valid_shape=[valid])
         angle_cos = _angle(cos, at, tile, half, valid)
         angle_sin = _angle(sin, at, tile, half, valid)
@@ -44,14 +43,18 @@ def qk_rope_kv_write_kernel(
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [0, 0, 0], key)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [0, 0, half], key)
         value = pypto.view(qkv, [tile, kv_heads, width], [start, heads + kv_heads, 0], valid_shape=[valid, kv_heads, width])
+        pypto.set_vec_tile_shapes(1, kv_heads, width)
+        flat_key, flat_value = _flat(key, tile, kv_heads * width, valid), _flat(value, tile, kv_heads * width, valid)
         pypto.set_vec_tile_shapes(tile, kv_heads * width)
         slot = pypto.view(slots, [tile, 1], [start, 0], valid_shape=[valid, 1])
-        k_cache[:] = pypto.scatter_update(k_cache, -2, slot, _flat(key, tile, kv_heads * width, valid))
-        v_cache[:] = pypto.scatter_update(v_cache, -2, slot, _flat(value, tile, kv_heads * width, valid))
+        k_cache[:] = pypto.scatter_update(k_cache, -2, slot, flat_key)
+        v_cache[:] = pypto.scatter_update(v_cache, -2, slot, flat_value)
 
 
 def _angle(table, at, tile, half, valid):
-    rows = pypto.cast(pypto.cast(pypto.index_select(table, 0, at), pypto.DT_BF16), pypto.DT_FP32)
+    pypto.set_vec_tile_shapes(tile, half)
+    rows = _rounded(pypto.index_select(table, 0, at))
+    pypto.set_vec_tile_shapes(tile, 1, half)
     return pypto.reshape(rows, [tile, 1, half], valid_shape=[valid, 1, half])
 
 
@@ -68,7 +71,12 @@ def _halves(qkv, weights, which, tile, heads, start, first, valid, eps, normed):
         return parts
     squares = pypto.sum(parts[0] * parts[0], -1, True) + pypto.sum(parts[1] * parts[1], -1, True)
     root = pypto.sqrt(squares * (0.5 / half) + eps)
-    scales = [pypto.cast(pypto.reshape(pypto.view(weights, [1, half], [which, half * part]), [1, 1, half]), pypto.DT_FP32) for part in range(2)]
+    scales = [
+        pypto.expand_clone(
+            pypto.cast(pypto.reshape(pypto.view(weights, [1, half], [which, half * part]), [1, 1, half]), pypto.DT_FP32), [1, heads, half]
+        )
+        for part in range(2)
+    ]
     return [_rounded(_rounded(part / root) * scale) for part, scale in zip(parts, scales, strict=True)]
 
 

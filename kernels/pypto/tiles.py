@@ -1,4 +1,32 @@
-"""Which tiles the kernels use for which shapes. Figures of an Ascend 910B: 192 KiB of unified buffer, 64 KiB of L0A and of L0B, 128 KiB of L0C."""
+"""Which tiles the kernels use for which shapes; docs/kernels.md says what was tried.
+
+Figures of an Ascend 910B: 24 cube and 48 vector cores; 192 KiB of unified buffer, 512 KiB of L1, 64 KiB of L0A and of L0B, 128 KiB of L0C.
+A tile is compiled into a kernel: where one depends on the number of rows it is a power of two, so that few kernels are compiled.
+How a row is summed must not depend on the number of rows: no depth does.
+"""
+
+from typing import NamedTuple
+
+_L1_ELEMENTS = 512 * 1024 // 2  # bf16
+_CUBE_TASKS = 22  # for 24 cores: with one task for each the last ones start late
+_MAX_LOOP_ROWS = 128
+
+
+class RowTiles(NamedTuple):
+    """How an elementwise kernel cuts rows."""
+
+    loop_rows: int  # rows of a turn of the loop
+    task_rows: int  # rows of a task: turns are cut into these, and tasks go to the vector cores
+
+
+class LinearTiles(NamedTuple):
+    """How a matrix product is cut, in elements; all are multiples of 16."""
+
+    rows: int
+    columns: int  # outputs of a task
+    depth: int  # inputs that are multiplied at a time
+    x_depth: int  # inputs of a load of rows into L1
+    weight_depth: int  # inputs of a load of weights into L1
 
 
 def rows_per_tile(width: int) -> int:
@@ -6,9 +34,49 @@ def rows_per_tile(width: int) -> int:
     return max(1, min(8, 8192 // width))
 
 
-def linear_tiles(out_features: int, in_features: int) -> tuple[int, int, int]:
-    """Rows, columns of the input and columns of the output that a matrix product takes at a time."""
-    return 16, min(256, in_features), min(128, out_features)
+def norm_tiles(rows: int, width: int) -> RowTiles:
+    """For rms_norm."""
+    return _row_tiles(rows, _power_of_two_below(16384 // width, 128))
+
+
+def add_norm_tiles(rows: int, width: int) -> RowTiles:
+    """For add_rms_norm, which holds twice as much at a time."""
+    return _row_tiles(rows, 2 if 2048 < width <= 6144 else _power_of_two_below(4096 // width, 64))
+
+
+def swiglu_tiles(rows: int) -> RowTiles:
+    """For swiglu, whose tasks take SWIGLU_COLUMNS columns."""
+    return _row_tiles(rows, 4)
+
+
+def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
+    """For linear."""
+    tile_rows = _power_of_two_above(rows, 16, 128)
+    columns = max(16, min(256, _multiple_of_16(-(-out_features // _CUBE_TASKS))))
+    weight_depth = min(_power_of_two_below(_L1_ELEMENTS * 3 // 4 // columns, 1024), _multiple_of_16(in_features))
+    x_depth = (_L1_ELEMENTS - columns * weight_depth) // tile_rows // weight_depth * weight_depth
+    most = -(-in_features // weight_depth) * weight_depth
+    return LinearTiles(tile_rows, columns, min(128, weight_depth), max(min(x_depth, most), min(512, weight_depth)), weight_depth)
+
+
+def _row_tiles(rows: int, task_rows: int) -> RowTiles:
+    return RowTiles(_power_of_two_above(rows, task_rows, max(task_rows, _MAX_LOOP_ROWS)), task_rows)
+
+
+def _power_of_two_above(number: int, least: int, most: int) -> int:
+    """`least` doubled until it is not below `number`, or is `most`."""
+    while least < min(number, most):
+        least *= 2
+    return least
+
+
+def _power_of_two_below(number: int, most: int) -> int:
+    """The greatest power of two that is at most `number` and `most`; at least 1."""
+    return 1 << (max(1, min(number, most)).bit_length() - 1)
+
+
+def _multiple_of_16(number: int) -> int:
+    return -(-number // 16) * 16
 
 
 def attention_tiles(rows: int, sequences: int, group: int, page_tokens: int) -> tuple[int, int]:
