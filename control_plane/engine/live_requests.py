@@ -26,9 +26,6 @@ _logger = logging.getLogger(__name__)
 #: Bounds of the advice when to come back after a full queue, in seconds.
 _MIN_RETRY, _MAX_RETRY = 0.1, 60.0
 
-#: Fields of a request that can exclude tokens.
-_EXCLUDERS = "logit_bias, penalties, constraint and min_tokens"
-
 
 class LiveRequests:
     """Turns requests into sequences, and what becomes of these into output. Every request gets exactly one end."""
@@ -142,8 +139,8 @@ class LiveRequests:
         for failed in failures:
             sequence = failed.sequence
             if failed.nothing_to_draw:
-                message = f"choice {sequence.choice} can draw no token at index {sequence.num_generated_tokens}"
-                self.fail_sequence(sequence, Failure.INVALID_ARGUMENT, f"{message}: {_EXCLUDERS} leave none")
+                where = f"choice {sequence.choice} can draw no token at index {sequence.num_generated_tokens}"
+                self.fail_sequence(sequence, Failure.INVALID_ARGUMENT, f"{where}: constraint and min_tokens leave none")
             else:
                 self.fail_sequence(sequence, Failure.INTERNAL, f"{failed.message}, request_id {sequence.request_id!r}")
 

@@ -76,23 +76,21 @@ REQUESTS = st.builds(
 
 class RandomOperations(RuleBasedStateMachine):
     @initialize(
-        groups=st.sampled_from(GROUPS),
-        depth=st.integers(1, 2),
-        budget=st.sampled_from([3, 7, 16, 64]),
-        partitions=st.integers(1, 2),
-        caching=st.booleans(),
+        description=st.fixed_dictionaries(
+            {"groups": st.sampled_from(GROUPS), "num_partitions": st.integers(1, 2), "max_lanes": st.sampled_from([1, 2, 6])}
+        ),
+        options=st.fixed_dictionaries(
+            {
+                "max_steps_in_flight": st.integers(1, 2),
+                "max_step_tokens": st.sampled_from([3, 7, 16, 64]),
+                "prefix_caching": st.booleans(),
+                "continue_on_numerics_change": st.booleans(),
+            }
+        ),
     )
-    def start(self, groups, depth, budget, partitions, caching) -> None:
-        self.description = {"groups": groups, "num_partitions": partitions, "max_lanes": 6}
-        self.bench = Bench(
-            describe(**self.description),
-            max_steps_in_flight=depth,
-            max_step_tokens=budget,
-            prefix_caching=caching,
-            max_model_len=MAX_LEN,
-            max_losses=10**6,
-            grace_seconds=10**6,
-        )
+    def start(self, description, options) -> None:
+        self.description = description
+        self.bench = Bench(describe(**description), max_model_len=MAX_LEN, max_losses=10**6, grace_seconds=10**6, **options)
         self.requests: dict[str, Submitted] = {}
         self.aborted: set[str] = set()
         self.joined = 1
@@ -186,21 +184,35 @@ class RandomOperations(RuleBasedStateMachine):
         if hasattr(self, "bench"):
             self.bench.scheduler.check_integrity()
 
+    @invariant()
+    def every_choice_runs_waits_or_is_held(self) -> None:
+        if hasattr(self, "bench"):
+            state = self.bench.engine.snapshot(with_sequences=True)
+            gauges = state.gauges
+            places = (gauges.num_running, gauges.num_waiting_for_capacity, gauges.num_waiting_for_worker, gauges.num_held)
+            assert sum(places) == len(state.sequences)
+
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
         for name in self.requests:
             self.bench.engine.unhold(name)
+        self.run_to_the_end()
+        assert self.bench.engine.snapshot().gauges.num_running == 0
+        assert not self.bench.scheduler.waiting.is_open, "nothing happens any more, and somebody waits who could run"
         for numerics_id in NUMERICS_IDS:
             self.bench.join(describe(address=f"last:{numerics_id}", numerics_id=numerics_id, **self.description))
-        for _ in range(3):
-            self.finish_resets()
-            self.bench.run()
+        self.run_to_the_end()
         self.bench.assert_at_rest()
         self.bench.engine.reset_prefix_cache()
         assert all(worker.pages.cached == 0 for worker in self.bench.engine.snapshot().gauges.workers)
         for name, submitted in self.requests.items():
             self.check_output(name, submitted)
+
+    def run_to_the_end(self) -> None:
+        for _ in range(3):
+            self.finish_resets()
+            self.bench.run()
 
     def check_output(self, name: str, submitted: Submitted) -> None:
         sink = self.bench.sink
