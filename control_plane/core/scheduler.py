@@ -80,9 +80,9 @@ class Scheduler:
 
     def remove_replica(self, replica: Replica, now: float) -> list[Sequence]:
         """Forget a lost worker and admit its sequences again; returns those that have lost too many and are to be finished."""
+        self.replicas.remove(replica)
         exhausted = self._count_losses(replica)
         self._move_all(replica, now)
-        self.replicas.remove(replica)
         self._workers_changed(now)
         return exhausted
 

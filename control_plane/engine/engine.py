@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
 from control_plane.core.scheduler import ReplicaRefused, Scheduler
@@ -71,15 +72,13 @@ class Engine:
         """One pass of the loop."""
         now = self._clock()
         self._turn_failed = False
-        try:
+        with self._recovering():
             self._take_results(now)
             self._fail_overdue(now)
             while self._run_steps(now):
                 pass
             if self._gauges_due(now) and self._is_idle:
                 self._scheduler.check_integrity()
-        except Exception:
-            self._recover()
         self._publish(now)
 
     @property
@@ -108,10 +107,8 @@ class Engine:
 
     def _take_early(self, lost: Worker | None = None) -> None:
         """Take in what has arrived before something that makes it void."""
-        try:
+        with self._recovering():
             self._take_results(self._clock(), lost)
-        except Exception:
-            self._recover()
 
     def _fail_overdue(self, now: float) -> None:
         for sequence in self._scheduler.overdue(now):
@@ -166,22 +163,27 @@ class Engine:
             _logger.exception("a listener of the engine failed")
             self._turn_failed, self._healthy = True, False
 
-    def _recover(self) -> None:
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
         """Go on after a defect of ours that no request can be blamed for: all of them end, and everybody starts from nothing."""
-        _logger.exception("engine failed; every request ends")
-        self._turn_failed, self._healthy = True, False
-        self._results.clear()
-        self._requests.abandon()
-        self._scheduler.abandon()
-        for worker in self._replicas:
-            self._guard(worker.reset)
+        try:
+            yield
+        except Exception:
+            _logger.exception("engine failed; every request ends")
+            self._turn_failed, self._healthy = True, False
+            self._results.clear()
+            self._requests.abandon()
+            self._scheduler.abandon()
+            for worker in self._replicas:
+                self._guard(worker.reset)
 
     # Requests
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
         self._stats.observed.requests_received += 1
-        self._requests.submit(request, self._clock())
+        with self._recovering():
+            self._requests.submit(request, self._clock())
         self._wake()
 
     def abort(self, request_id: str) -> bool:
@@ -190,7 +192,9 @@ class Engine:
 
     def end(self, request_id: str, failure: Failure, message: str) -> bool:
         """End a live request with RequestFailed, whether it waits, runs or is held; returns whether it was live."""
-        was_live = self._requests.end(request_id, failure, message)
+        was_live = True
+        with self._recovering():  # which ends it as well
+            was_live = self._requests.end(request_id, failure, message)
         self._wake()
         return was_live
 
@@ -200,17 +204,20 @@ class Engine:
         At most the tokens of results that have arrived already still come. What was in flight is dropped and sampled again later, so that
         no token comes twice and none is missing.
         """
-        self._requests.hold(request_id, self._clock())
+        with self._recovering():
+            self._requests.hold(request_id, self._clock())
         self._wake()
 
     def unhold(self, request_id: str) -> None:
         """Let a held request go on, in its old place in the order."""
-        self._requests.unhold(request_id, self._clock())
+        with self._recovering():
+            self._requests.unhold(request_id, self._clock())
         self._wake()
 
     def drain(self) -> None:
         """Refuse new requests and end those that never ran with UNAVAILABLE; the others run to their end."""
-        self._requests.drain()
+        with self._recovering():
+            self._requests.drain()
         self._wake()
 
     # For operators
@@ -259,8 +266,9 @@ class Engine:
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:
         """See WorkerEvents."""
         self._take_early()
-        if worker in self._replicas:
-            self._reset(worker, f"digest mismatch after step {step_id}")
+        with self._recovering():
+            if worker in self._replicas:
+                self._reset(worker, f"digest mismatch after step {step_id}")
         self._wake()
 
     def reset_done(self, worker: Worker) -> None:
@@ -271,8 +279,9 @@ class Engine:
 
     def worker_draining(self, worker: Worker) -> None:
         """See WorkerEvents."""
-        if worker in self._replicas:
-            self._scheduler.drain_replica(self._replicas[worker], self._clock())
+        with self._recovering():
+            if worker in self._replicas:
+                self._scheduler.drain_replica(self._replicas[worker], self._clock())
         self._wake()
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
@@ -281,7 +290,8 @@ class Engine:
         replica = self._replicas.pop(worker, None)
         if replica is not None:
             del self._workers[replica]
-            self._fail_exhausted(self._scheduler.remove_replica(replica, self._clock()), f"worker lost: {reason}")
+            with self._recovering():
+                self._fail_exhausted(self._scheduler.remove_replica(replica, self._clock()), f"worker lost: {reason}")
             self._take_gauges(self._clock())
         self._wake()
 

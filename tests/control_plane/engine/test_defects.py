@@ -1,5 +1,6 @@
 """Defects of ours, of workers and of listeners: who suffers from them, and that the loop goes on."""
 
+import pytest
 from fakes.engine_doubles import Bench, PieceText
 from fakes.engine_worker import describe, solo
 
@@ -72,6 +73,34 @@ def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(
     bench.worker.run_step()
     bench.run()
     assert bench.sink.output_of("b") == solo(PROMPT, 5)
+
+
+@pytest.mark.parametrize(
+    ("broken", "act"),
+    [
+        ("finish", lambda bench: bench.engine.end("a", Failure.CANCELLED, "why")),
+        ("hold", lambda bench: bench.engine.hold("a")),
+        ("drain_replica", lambda bench: bench.engine.worker_draining(bench.worker)),
+        ("reset_replica", lambda bench: bench.engine.digest_mismatch(bench.worker, 1)),
+        ("_move_all", lambda bench: bench.lose(bench.worker)),
+    ],
+)
+def test_a_defect_outside_a_pass_ends_everything_too(broken, act, monkeypatch):
+    bench = Bench(describe(), describe(address="worker:2"))
+    for name in "ab":
+        bench.submit(name, max_tokens=20)
+    bench.run(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, broken, lambda *_: 1 / 0)
+        act(bench)
+    bench.engine.turn()
+    assert [failure_of(bench, name) for name in "ab"] == [Failure.INTERNAL] * 2
+    assert not bench.engine.snapshot().gauges.healthy
+    for worker in bench.workers:
+        worker.finish_reset()
+    bench.submit("c")
+    bench.run()
+    assert bench.sink.output_of("c") == solo(PROMPT, 8)
 
 
 def test_a_defect_before_a_digest_differs_resets_the_worker(monkeypatch):
