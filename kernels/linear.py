@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import ops
+from kernels.reference.moe import apply_experts
+
+_Experts = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 MAX_ROW_TILE = 8
 _PROBE_WEIGHT_ROWS = 256  # repeated to the layer's width: how a sum is rounded depends on its length, not on which output it is
@@ -26,7 +29,7 @@ class RowTileError(RuntimeError):
 class PackedLinear:
     """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K]; T is a multiple of the row tile.
 
-    On a CPU the weight is kept in oneDNN's blocked layout only: the tensor passed in may be freed.
+    On a CPU the weight is kept in oneDNN's blocked layout only: the tensor passed in may be freed. Elsewhere it is kept as it is.
     """
 
     __slots__ = ("_apply", "in_features", "out_features", "row_tile")
@@ -34,7 +37,7 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, row_tile: int) -> None:
         self.out_features, self.in_features = weight.shape
         self.row_tile = row_tile
-        self._apply = _packed(weight, bias) if _can_pack(weight) else _plain(weight, bias)
+        self._apply = _on_host(weight, bias) if _is_on_host(weight) else _on_accelerator(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         assert x.shape[0] % self.row_tile == 0, f"{x.shape[0]} rows are not a multiple of the row tile {self.row_tile}"
@@ -42,25 +45,18 @@ class PackedLinear:
 
 
 class PackedExperts:
-    """The MLPs of E experts: gate_up [E, 2I, H] (gates first) and down [E, H, I], each laid out as PackedLinear does."""
+    """The MLPs of E experts: gate_up [E, 2I, H] (gates first) and down [E, H, I], laid out once like the weights of PackedLinear."""
 
-    __slots__ = ("down", "gate_up", "row_tile")
+    __slots__ = ("_apply", "is_capturable")
 
     def __init__(self, gate_up: Tensor, down: Tensor, row_tile: int) -> None:
-        self.row_tile = row_tile
-        self.gate_up = [PackedLinear(weight, None, row_tile) for weight in gate_up]
-        self.down = [PackedLinear(weight, None, row_tile) for weight in down]
+        self.is_capturable = ops.can_capture_experts(gate_up.device.type)
+        on_host = _is_on_host(gate_up)
+        self._apply = _experts_on_host(gate_up, down, row_tile) if on_host else _experts_on_accelerator(gate_up, down)
 
-    @property
-    def num_experts(self) -> int:
-        return len(self.gate_up)
-
-    def __call__(self, expert: int, rows: Tensor) -> Tensor:
-        """One expert applied to rows [n, H], any n -> [n, H]."""
-        num_rows = rows.shape[0]
-        padding = -num_rows % self.row_tile
-        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
-        return self.down[expert](ops.swiglu(self.gate_up[expert](padded)))[:num_rows]
+    def __call__(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+        """x [T, H], weights and expert_ids [T, k] as ops.moe_route gives them -> [T, H]; no row depends on the others."""
+        return self._apply(x, weights, expert_ids)
 
 
 def find_row_tile(shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device | str = "cpu") -> int:
@@ -111,8 +107,16 @@ def _probe_ranges(tile: int, num_rows: int) -> list[tuple[int, int]]:
     return [(0, size) if turn % 2 else (num_rows - size, num_rows) for turn, size in enumerate(fitting)]
 
 
+def _is_on_host(weight: Tensor) -> bool:
+    return weight.is_cpu
+
+
+def _on_host(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    return _packed(weight, bias) if _can_pack(weight) else _plain(weight, bias)
+
+
 def _can_pack(weight: Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
+    if not torch._C._has_mkldnn:
         return False
     return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
@@ -130,5 +134,38 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
 def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     def apply(x: Tensor) -> Tensor:
         return F.linear(x, weight, bias)
+
+    return apply
+
+
+def _on_accelerator(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    weight = weight.contiguous()
+
+    def apply(x: Tensor) -> Tensor:
+        return ops.linear(x, weight, bias) if x.shape[0] else x.new_empty(0, weight.shape[0])
+
+    return apply
+
+
+def _experts_on_host(gate_up: Tensor, down: Tensor, row_tile: int) -> _Experts:
+    gate_ups, downs = ([PackedLinear(weight, None, row_tile) for weight in weights] for weights in (gate_up, down))
+
+    def expert(index: int, rows: Tensor) -> Tensor:
+        num_rows = rows.shape[0]
+        padding = -num_rows % row_tile
+        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
+        return downs[index](ops.swiglu(gate_ups[index](padded)))[:num_rows]
+
+    def apply(x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+        return apply_experts(x, weights, expert_ids, len(gate_ups), expert)
+
+    return apply
+
+
+def _experts_on_accelerator(gate_up: Tensor, down: Tensor) -> _Experts:
+    gate_up, down = gate_up.contiguous(), down.contiguous()
+
+    def apply(x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+        return ops.moe_experts(x, weights, expert_ids, gate_up, down)
 
     return apply

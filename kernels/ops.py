@@ -1,29 +1,37 @@
 """The operators of the models: what the worker calls.
 
 Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch form serves every device; a form registered for a
-device (C++ under CPU, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a result never depends on
-the other rows, bit for bit, within one `kernel_set()`.
+device (C++ under CPU, another torch form under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
+result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.linear.
 """
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from kernels.cpu import extension
+from kernels.cuda import attention as cuda_attention
+from kernels.cuda import linear as cuda_linear
+from kernels.cuda import moe as cuda_moe
+from kernels.cuda import norm as cuda_norm
 from kernels.reference import activation, attention, cache, lookup, moe, norm
+from kernels.reference import linear as linear_form
 from kernels.reference import rotary as rotary_form
 
 NAMESPACE = "pypto_serving"
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
 
-def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Defines an operator by its schema, torch form and shape rule, and returns it."""
+def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any], cuda_form: Callable[..., Any] | None = None) -> Any:
+    """Defines an operator by its schema, torch form, shape rule, and form for CUDA if it needs one of its own; returns it."""
     name = schema.partition("(")[0]
     _library.define(schema)  # type: ignore[no-untyped-call]
     _library.impl(name, form, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    if cuda_form is not None:
+        _library.impl(name, cuda_form, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
@@ -32,11 +40,13 @@ _rms_norm = _define(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     norm.rms_norm,
     lambda x, weight, eps: x.new_empty(x.shape),
+    cuda_norm.rms_norm,
 )
 _add_rms_norm = _define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     norm.add_rms_norm,
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
+    cuda_norm.add_rms_norm,
 )
 _rotary = _define(
     "rotary(Tensor q, Tensor k, Tensor positions, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
@@ -53,6 +63,7 @@ _paged_attention = _define(
     "int window=0) -> Tensor",
     attention.paged_attention,
     lambda q, *_: q.new_empty(q.shape),
+    cuda_attention.paged_attention,
 )
 _swiglu = _define(
     "swiglu(Tensor gate_up) -> Tensor",
@@ -77,10 +88,50 @@ _argmax = _define(
     lookup.argmax,
     lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
 )
-_cpu_forms = extension.load()
+_linear = _define(
+    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
+    linear_form.linear,
+    lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]),
+    cuda_linear.linear,
+)
+_moe_experts = _define(
+    "moe_experts(Tensor x, Tensor weights, Tensor expert_ids, Tensor gate_up, Tensor down) -> Tensor",
+    moe.moe_experts,
+    lambda x, *_: x.new_empty(x.shape),
+    cuda_moe.moe_experts,
+)
 
-# The packed weights fit no schema: PackedExperts decides by their device, and what it calls is dispatched above.
-moe_experts = moe.moe_experts
+
+def _qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    num_kv_heads = k_cache.shape[2]
+    query, key, value = torch.split(qkv, [qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
+    if q_norm is not None and k_norm is not None:
+        query, key = rms_norm(query, q_norm, eps), rms_norm(key, k_norm, eps)
+    query, key = rotary(query, key, positions, cos, sin)
+    write_kv(key, value, k_cache, v_cache, slots)
+    return query
+
+
+_qk_rope_kv_write = _define(
+    "qk_rope_kv_write(Tensor qkv, Tensor? q_norm, Tensor? k_norm, float eps, Tensor positions, Tensor cos, Tensor sin, "
+    "Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> Tensor",
+    _qk_rope_kv_write_in_parts,
+    lambda qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, *_: qkv.new_empty(
+        qkv.shape[0], qkv.shape[1] - 2 * k_cache.shape[2], qkv.shape[2]
+    ),
+)
+_cpu_forms = extension.load()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -101,6 +152,27 @@ def rotary(q: Tensor, k: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) ->
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Puts rows k and v [T, Hk, D] at slots [T] int64 (page * page_tokens + offset) of the caches [pages, page_tokens, Hk, D]."""
     _write_kv(k, v, k_cache, v_cache, slots)
+
+
+def qk_rope_kv_write(  # noqa: PLR0913, PLR0917 - all that stands between a projection and attention
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """qkv [T, Hq + 2 Hk, D] -> queries [T, Hq, D]; puts keys and values at `slots` of the caches.
+
+    What rms_norm of the heads by q_norm and k_norm [D] (or neither), rotary and write_kv do one by one.
+    """
+    # On a CPU the parts are dispatched anyhow, and a call through Python's side of the dispatcher costs as much as a small part.
+    form = _qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
+    return form(qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, v_cache, slots)
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
@@ -124,6 +196,11 @@ def argmax(logits: Tensor) -> Tensor:
     return _argmax(logits)  # type: ignore[no-any-return]
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored. The torch form promises nothing about company."""
+    return _linear(x, weight, bias)  # type: ignore[no-any-return]
+
+
 def swiglu(gate_up: Tensor) -> Tensor:
     """gate_up [T, 2I], gates first -> silu(gate) * up [T, I]."""
     return _swiglu(gate_up)  # type: ignore[no-any-return]
@@ -134,6 +211,21 @@ def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Lit
     return _moe_route(router_logits, top_k, renormalize, scoring)  # type: ignore[no-any-return]
 
 
-def kernel_set() -> str:
-    """Which forms are in use, as one word for the numerics id: results may differ in the last bits between two sets."""
-    return f"cpp-{_cpu_forms}" if _cpu_forms else "torch"
+def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """x [T, H], weights and expert_ids [T, k] as moe_route gives them, gate_up [E, 2I, H], down [E, H, I] -> [T, H].
+
+    The weighted experts of a row, added in its top-k order. The torch form promises nothing about company, see linear.
+    """
+    return _moe_experts(x, weights, expert_ids, gate_up, down)  # type: ignore[no-any-return]
+
+
+def can_capture_experts(device_type: str) -> bool:
+    """Whether moe_experts runs on a kind of device without waiting for it; the torch forms have to know how many rows an expert has."""
+    return device_type == "npu"
+
+
+def kernel_set(device_type: str = "cpu") -> str:
+    """Which forms serve a kind of device, as one word for the numerics id: results may differ in the last bits between two sets."""
+    if device_type == "npu":
+        return f"pypto-{version('pypto')}"
+    return f"cpp-{_cpu_forms}" if device_type == "cpu" and _cpu_forms else "torch"

@@ -1,12 +1,12 @@
 """Routing rows to experts, and the experts' own work."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from kernels.linear import PackedExperts
+from kernels.reference.activation import swiglu
 
 
 def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: str) -> tuple[Tensor, Tensor]:
@@ -31,19 +31,29 @@ def sum_columns(columns: Tensor) -> Tensor:
     return total
 
 
-def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, experts: "PackedExperts") -> Tensor:
+def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """x [T, H], weights and expert_ids [T, k], gate_up [E, 2I, H] (gates first), down [E, H, I] -> [T, H]; see apply_experts."""
+
+    def expert(index: int, rows: Tensor) -> Tensor:
+        return F.linear(swiglu(F.linear(rows, gate_up[index])), down[index])
+
+    return apply_experts(x, weights, expert_ids, len(gate_up), expert)
+
+
+def apply_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, num_experts: int, expert: Callable[[int, Tensor], Tensor]) -> Tensor:
     """x [T, H], weights and expert_ids [T, k] -> [T, H]: the weighted experts of a row, added in fp32 in its top-k order.
 
-    Rows are grouped per expert and padded to the row tile, so that a row's result does not depend on who shares its experts.
+    Rows are grouped per expert: `expert(index, rows [n, H])` has to give each of them what it would give it in any company. How many
+    rows an expert has decides shapes: the host asks the device for it, so this can not be captured into a graph.
     """
     num_rows, top_k = expert_ids.shape
     chosen = expert_ids.flatten()
     by_expert = torch.argsort(chosen, stable=True)
-    counts = torch.bincount(chosen, minlength=experts.num_experts).tolist()
+    counts = torch.bincount(chosen, minlength=num_experts).tolist()
     rows, parts, first = x[by_expert // top_k], [], 0
-    for expert, count in enumerate(counts):
+    for index, count in enumerate(counts):
         if count:
-            parts.append(experts(expert, rows[first : first + count]))
+            parts.append(expert(index, rows[first : first + count]))
             first += count
     outputs = torch.empty_like(rows)
     outputs[by_expert] = torch.cat(parts)

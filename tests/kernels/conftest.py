@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels import ops
+from kernels.cuda import attention as cuda_attention
+from kernels.cuda import norm as cuda_norm
 from kernels.reference import activation, attention, cache, moe, norm, rotary
 
 REFERENCE = SimpleNamespace(
@@ -19,6 +21,10 @@ REFERENCE = SimpleNamespace(
     paged_attention=attention.paged_attention,
     swiglu=activation.swiglu,
     moe_route=moe.moe_route,
+)
+CUDA = SimpleNamespace(
+    **vars(REFERENCE)
+    | {"rms_norm": cuda_norm.rms_norm, "add_rms_norm": cuda_norm.add_rms_norm, "paged_attention": cuda_attention.paged_attention}
 )
 
 
@@ -52,11 +58,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["reference", "cpu"])
+@pytest.fixture(params=["reference", "cuda", "cpu"])
 def form(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """An implementation of the operators: the torch form, or what a CPU tensor is dispatched to."""
-    if request.param == "reference":
-        return REFERENCE
+    """An implementation of the operators: the torch form, that for CUDA (which runs anywhere), or what a CPU tensor is dispatched to."""
+    if request.param != "cpu":
+        return CUDA if request.param == "cuda" else REFERENCE
     if ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
     return ops

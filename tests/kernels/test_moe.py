@@ -53,21 +53,21 @@ def test_experts_equal_the_weighted_sum_of_their_mlps(dtype, random, mlps):
     gate, up = torch.einsum("th,eih->tei", x.double(), gate_up.double()).chunk(2, dim=-1)
     every = torch.einsum("tei,ehi->teh", F.silu(gate) * up, down.double())
     expected = (every.gather(1, ids[:, :, None].expand(-1, -1, 32)) * weights[:, :, None]).sum(1)
-    ours = ops.moe_experts(x, weights, ids, PackedExperts(gate_up, down, 2))
+    ours = PackedExperts(gate_up, down, 2)(x, weights, ids)
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=3e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
 def test_experts_of_a_row_do_not_depend_on_its_company(random, mlps):
     experts = PackedExperts(*mlps, 2)
     x, (weights, ids) = random(257, 32), ops.moe_route(random(257, 8), 3, True, "softmax")
-    whole = ops.moe_experts(x, weights, ids, experts)
+    whole = experts(x, weights, ids)
     for rows in [*range(1, 34), 64, 100]:
-        assert torch.equal(ops.moe_experts(x[-rows:], weights[-rows:], ids[-rows:], experts), whole[-rows:])
+        assert torch.equal(experts(x[-rows:], weights[-rows:], ids[-rows:]), whole[-rows:])
 
 
 def test_experts_are_summed_in_the_order_of_the_rows_top_k(random, mlps):
     experts = PackedExperts(*mlps, 2)
     x, weights, ids = random(2, 32), torch.tensor([[0.5, 0.3, 0.2]] * 2), torch.tensor([[5, 0, 3], [3, 0, 5]])
-    parts = [experts(expert, x[:1])[0].float() for expert in ids[0].tolist()]
-    ours = ops.moe_experts(x, weights, ids, experts)
+    parts = [experts(x, torch.ones(2, 1), torch.full((2, 1), expert))[0].float() for expert in ids[0].tolist()]
+    ours = experts(x, weights, ids)
     torch.testing.assert_close(ours[0], (parts[0] * 0.5 + parts[1] * 0.3 + parts[2] * 0.2).to(x.dtype))

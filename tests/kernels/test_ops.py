@@ -16,6 +16,9 @@ def arguments() -> dict[str, tuple]:
         "rotary": (torch.randn(2, 4, 16), torch.randn(2, 2, 16), positions, *tables),
         "write_kv": (torch.randn(2, 2, 16), torch.randn(2, 2, 16), *caches, positions),
         "paged_attention": (torch.randn(2, 4, 16), *caches, table, starts, positions, 0.25, 0),
+        "qk_rope_kv_write": (torch.randn(2, 8, 16), torch.randn(16), torch.randn(16), 1e-5, positions, *tables, *caches, positions),
+        "linear": (torch.randn(2, 16), torch.randn(8, 16), torch.randn(8)),
+        "moe_experts": (torch.randn(2, 16), torch.rand(2, 2), torch.tensor([[0, 2], [2, 1]]), torch.randn(3, 8, 16), torch.randn(3, 16, 4)),
         "embedding": (positions, torch.randn(8, 16)),
         "argmax": (torch.randn(2, 16),),
         "swiglu": (torch.randn(2, 16),),
@@ -42,3 +45,4 @@ def test_a_form_registered_for_a_device_takes_its_place_there():
 def test_kernel_set_is_one_word():
     assert ops.kernel_set() == "torch" or ops.kernel_set().startswith("cpp-")
     assert " " not in ops.kernel_set()
+    assert ops.kernel_set("cuda") == "torch"

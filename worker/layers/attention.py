@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from kernels import ops
@@ -54,7 +53,7 @@ class Attention:
     shape: AttentionShape
     qkv: PackedLinear
     output: PackedLinear
-    head_norms: tuple[Tensor, Tensor] | None  # of query and key heads, each [head_dim]
+    head_norms: tuple[Tensor | None, Tensor | None]  # of query and key heads, each [head_dim]
     rope_table: tuple[Tensor, Tensor]  # cosines and sines, each [positions, head_dim / 2]
     group: int  # cache group
     window_tokens: int  # tokens that a query sees; 0: all
@@ -63,13 +62,9 @@ class Attention:
         """Write keys and values of the rows into the cache of this layer, then attend."""
         shape = self.shape
         heads = self.qkv(rows).view(-1, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
-        query, key, value = torch.split(heads, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
-        if self.head_norms is not None:
-            assert shape.norm_eps is not None
-            query = ops.rms_norm(query, self.head_norms[0], shape.norm_eps)
-            key = ops.rms_norm(key, self.head_norms[1], shape.norm_eps)
-        query, key = ops.rotary(query, key, batch.positions, *self.rope_table)
-        ops.write_kv(key, value, keys, values, batch.slots[self.group])
+        query = ops.qk_rope_kv_write(
+            heads, *self.head_norms, shape.norm_eps or 0.0, batch.positions, *self.rope_table, keys, values, batch.slots[self.group]
+        )
         attended = ops.paged_attention(
             query,
             keys,
@@ -111,7 +106,7 @@ def load_attention(weights: Weights, prefix: str, shape: AttentionShape, place: 
     )
 
 
-def _load_head_norms(weights: Weights, prefix: str, shape: AttentionShape) -> tuple[Tensor, Tensor] | None:
+def _load_head_norms(weights: Weights, prefix: str, shape: AttentionShape) -> tuple[Tensor | None, Tensor | None]:
     if shape.norm_eps is None:
-        return None
+        return None, None
     return weights.tensor(prefix + "q_norm.weight", shape.head_dim), weights.tensor(prefix + "k_norm.weight", shape.head_dim)

@@ -55,7 +55,7 @@ class Moe:
     def __call__(self, rows: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         weights, expert_ids = ops.moe_route(self.router(rows), self.shape.top_k, self.shape.renormalize, "softmax")
-        return ops.moe_experts(rows, weights, expert_ids, self.experts)
+        return self.experts(rows, weights, expert_ids)
 
 
 def read_moe_shape(config: ConfigFields) -> MoeShape:

@@ -1,0 +1,47 @@
+"""Graphs without a device: what was recorded runs again, over the tensors that it was recorded with."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Operators that wait for the device, or whose result has a shape that only the device knows.
+_WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "repeat_interleave", "_unique", "unique", "item", "is_nonzero")
+
+
+class _NoWord(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not func.name().removeprefix("aten::").startswith(_WAITING), f"{func.name()} can not be captured"
+        if func.name().startswith(("aten::index.Tensor", "aten::index_put")):
+            assert all(index is None or index.dtype != torch.bool for index in args[1]), f"{func.name()} by a mask can not be captured"
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_word_to_the_host() -> Iterator[None]:
+    """Fails where an operator could not be captured into a graph."""
+    with _NoWord():
+        yield
+
+
+class FakeCapture:
+    """Records launches; counts what was replayed."""
+
+    def __init__(self) -> None:
+        self.num_captured = 0
+        self.num_replayed = 0
+
+    def __call__(self, launch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """A replay whose result is always the same tensor, as a device's graph has it."""
+        with no_word_to_the_host():
+            output = launch()
+        self.num_captured += 1
+
+        def replay() -> Tensor:
+            self.num_replayed += 1
+            return output.copy_(launch())
+
+        return replay
