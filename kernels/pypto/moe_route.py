@@ -26,15 +26,28 @@ def moe_route_kernel(
     for index in pypto.loop((rows + tile - 1) // tile, name="TILES", idx_name="index"):
         start = index * tile
         valid = pypto.min(tile, rows - start)
-        pypto.set_vec_tile_shapes(tile, (experts + 7) // 8 * 8)
+        places = _places(experts)
+        pypto.set_vec_tile_shapes(tile, _aligned(experts))
         logits = pypto.view(router_logits, [tile, experts], [start, 0], valid_shape=[valid, experts])
         scores = _softmax(logits) if softmax else _sigmoid(logits)
-        chosen, ids = _best(scores, experts, top_k)
+        chosen, ids = _best(scores, places, top_k)
         if renormalize:
             chosen = _renormalized(chosen)
-        pypto.set_vec_tile_shapes(tile, (top_k + 7) // 8 * 8)
+        pypto.set_vec_tile_shapes(tile, _aligned(top_k))
         pypto.assemble(_joined(chosen, tile, valid), [start, 0], weights)
         pypto.assemble(pypto.cast(_joined(ids, tile, valid), pypto.DT_INT32), [start, 0], expert_ids)
+
+
+def _places(experts):
+    # A range cut into tiles would begin each of them at 0.
+    pypto.set_vec_tile_shapes(_aligned(experts))
+    places = pypto.cast(pypto.arange(experts), pypto.DT_FP32)
+    pypto.set_vec_tile_shapes(1, _aligned(experts))
+    return pypto.reshape(places, [1, experts])
+
+
+def _aligned(columns):
+    return (columns + 7) // 8 * 8  # 32 bytes
 
 
 def _joined(columns, tile, valid):
@@ -54,13 +67,12 @@ def _sigmoid(logits):
     return pypto.where(pypto.ge(logits, 0.0), pypto.reciprocal(shrunk + 1.0), shrunk / (shrunk + 1.0))
 
 
-def _best(scores, experts, top_k):
+def _best(scores, places, top_k):
     """The `top_k` greatest scores of each row and their places, columns [tile, 1] each; the lowest place of equal ones."""
-    places = pypto.reshape(pypto.cast(pypto.arange(experts), pypto.DT_FP32), [1, experts])
     chosen, ids = [], []
     for _ in range(top_k):
         greatest = pypto.amax(scores, -1, True)
-        here = pypto.amin(pypto.where(pypto.ge(scores, greatest), scores * 0.0 + places, float(experts - 1)), -1, True)
+        here = pypto.amin(pypto.where(pypto.ge(scores, greatest), scores * 0.0 + places, places.shape[1] - 1.0), -1, True)
         chosen.append(greatest)
         ids.append(here)
         scores = pypto.where(pypto.eq(scores * 0.0 + places, here), _TAKEN, scores)

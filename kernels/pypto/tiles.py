@@ -44,19 +44,20 @@ def add_norm_tiles(rows: int, width: int) -> RowTiles:
     return _row_tiles(rows, 2 if 2048 < width <= 6144 else _power_of_two_below(4096 // width, 64))
 
 
-def swiglu_tiles(rows: int) -> RowTiles:
-    """For swiglu, whose tasks take SWIGLU_COLUMNS columns."""
-    return _row_tiles(rows, 4)
+def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
+    """For swiglu: the rows as above, and columns of a task."""
+    return *_row_tiles(rows, 8), min(width, 2048)
 
 
 def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
     """For linear."""
     tile_rows = _power_of_two_above(rows, 16, 128)
-    columns = max(16, min(256, _multiple_of_16(-(-out_features // _CUBE_TASKS))))
-    weight_depth = min(_power_of_two_below(_L1_ELEMENTS * 3 // 4 // columns, 1024), _multiple_of_16(in_features))
-    x_depth = (_L1_ELEMENTS - columns * weight_depth) // tile_rows // weight_depth * weight_depth
-    most = -(-in_features // weight_depth) * weight_depth
-    return LinearTiles(tile_rows, columns, min(128, weight_depth), max(min(x_depth, most), min(512, weight_depth)), weight_depth)
+    columns = min(256, _multiple(-(-out_features // _CUBE_TASKS), 16))
+    depth = min(128, _multiple(in_features, 16))
+    weight_depth = min(_power_of_two_below(_L1_ELEMENTS * 3 // 4 // columns, 1024), _multiple(in_features, depth))
+    loads = (_L1_ELEMENTS - columns * weight_depth) // (tile_rows * weight_depth)
+    x_depth = min(loads * weight_depth, _multiple(in_features, weight_depth)) if loads else weight_depth // 2
+    return LinearTiles(tile_rows, columns, depth, x_depth, weight_depth)
 
 
 def _row_tiles(rows: int, task_rows: int) -> RowTiles:
@@ -75,8 +76,8 @@ def _power_of_two_below(number: int, most: int) -> int:
     return 1 << (max(1, min(number, most)).bit_length() - 1)
 
 
-def _multiple_of_16(number: int) -> int:
-    return -(-number // 16) * 16
+def _multiple(number: int, of: int) -> int:
+    return -(-number // of) * of
 
 
 def attention_tiles(rows: int, sequences: int, group: int, page_tokens: int) -> tuple[int, int]:
@@ -87,3 +88,8 @@ def attention_tiles(rows: int, sequences: int, group: int, page_tokens: int) -> 
 def head_rows_per_tile(width: int) -> int:
     """Rows of `width` columns, in heads, that are normalised and rotated at a time."""
     return max(1, min(16, 16384 // width))
+
+
+def expert_tiles(width: int) -> tuple[int, int, int, int]:
+    """Rows of an expert at a time; of these, rows stored at a time; columns of the input and columns of the output of its products."""
+    return 16, head_rows_per_tile(width), min(256, width), min(128, width)
