@@ -93,3 +93,8 @@ def head_rows_per_tile(width: int) -> int:
 def expert_tiles(width: int) -> tuple[int, int, int, int]:
     """Rows of an expert at a time; of these, rows stored at a time; columns of the input and columns of the output of its products."""
     return 16, head_rows_per_tile(width), min(256, width), min(128, width)
+
+
+def top_k_tile(count: int) -> int:
+    """Columns that are sorted at a time to find the `count` greatest."""
+    return max(2048, 2 * count)
