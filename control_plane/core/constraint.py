@@ -7,6 +7,10 @@ class ConstraintViolated(ValueError):
     """A token does not fit the constraint; the message names it."""
 
 
+class ConstraintExhausted(Exception):
+    """What may come next can not be said, as the constraint asks for too much; the message says of what."""
+
+
 class Constraint(Protocol):
     """A language that the generated tokens must belong to. Its state is a pure function of the tokens pushed, and lives nowhere else."""
 
@@ -16,5 +20,5 @@ class Constraint(Protocol):
     def mask(self) -> bytes:
         """What may come next: one bit per token id, lowest bit first, ceil(vocab_size / 8) bytes; a set bit allows the token.
 
-        End tokens are allowed exactly where the output is complete.
+        End tokens are allowed exactly where the output is complete. Raises ConstraintExhausted.
         """

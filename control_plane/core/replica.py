@@ -17,6 +17,9 @@ from control_plane.core.step_outcome import FailedSequence, StepOutcome
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
 
+#: Fields of a request that can exclude every token.
+_NOTHING_LEFT = "constraint and min_tokens leave none"
+
 
 class StateMismatch(Exception):
     """The worker's answer does not fit what it was sent; nothing of it was taken in. The worker is to be reset."""
@@ -202,7 +205,11 @@ class Replica:
 
     def _failed(self, result: StepResult) -> list[FailedSequence]:
         owners = ((self._owner(error.lane, error.generation), error) for error in result.lane_errors)
-        return [FailedSequence(sequence, error.message, error.nothing_to_draw) for sequence, error in owners if sequence is not None]
+        return [
+            FailedSequence(sequence, _NOTHING_LEFT if error.nothing_to_draw else error.message, error.nothing_to_draw)
+            for sequence, error in owners
+            if sequence is not None
+        ]
 
     @staticmethod
     def _sampled(sent: SentStep, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:

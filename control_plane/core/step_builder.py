@@ -1,5 +1,6 @@
 """Builds the next step of one worker."""
 
+from control_plane.core.constraint import ConstraintExhausted
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
@@ -120,6 +121,9 @@ class StepBuilder:
             allowed = sequence.constraint.mask()
             if len(allowed) != num_bytes:
                 raise ValueError(f"{len(allowed)} bytes instead of {num_bytes}")
+        except ConstraintExhausted as error:
+            self.failed.append(FailedSequence(sequence, f"constraint: {error}", nothing_to_draw=True))
+            return False
         except Exception as error:
             self.failed.append(FailedSequence(sequence, f"the constraint gives no mask: {error}"))
             return False

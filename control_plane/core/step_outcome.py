@@ -12,7 +12,7 @@ class FailedSequence:
 
     sequence: Sequence
     message: str
-    nothing_to_draw: bool = False  # its request's own fields exclude every token
+    nothing_to_draw: bool = False  # its request's own fields exclude every token; the message says which, and why
 
 
 @dataclass(slots=True)

@@ -140,7 +140,7 @@ class LiveRequests:
             sequence = failed.sequence
             if failed.nothing_to_draw:
                 where = f"choice {sequence.choice} can draw no token at index {sequence.num_generated_tokens}"
-                self.fail_sequence(sequence, Failure.INVALID_ARGUMENT, f"{where}: constraint and min_tokens leave none")
+                self.fail_sequence(sequence, Failure.INVALID_ARGUMENT, f"{where}: {failed.message}")
             else:
                 self.fail_sequence(sequence, Failure.INTERNAL, f"{failed.message}, request_id {sequence.request_id!r}")
 

@@ -2,17 +2,20 @@
 
 from fakes.engine_worker import VOCAB_SIZE, identify
 
-from control_plane.core.constraint import ConstraintViolated
+from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 
 
 class SubsetConstraint:
-    """Allows about half of the tokens, others after each token; gives no mask after `broken_at` tokens, allows none after `empty_at`."""
+    """Allows about half of the tokens, others after each token; fails with an error of ours after `broken_at` tokens, is too complex after
+    `exhausted_at`, and allows none after `empty_at`.
+    """
 
-    def __init__(self, salt: int = 0, broken_at: int | None = None, empty_at: int | None = None) -> None:
+    def __init__(self, salt: int = 0, broken_at: int | None = None, empty_at: int | None = None, exhausted_at: int | None = None) -> None:
         self.token_ids: list[int] = []
         self._identity = salt
         self._broken_at = broken_at
         self._empty_at = empty_at
+        self._exhausted_at = exhausted_at
 
     def push(self, token_id: int) -> None:
         if not self._allows(token_id):
@@ -22,7 +25,9 @@ class SubsetConstraint:
 
     def mask(self) -> bytes:
         if len(self.token_ids) == self._broken_at:
-            raise RuntimeError("too complex")
+            raise RuntimeError("no mask")
+        if len(self.token_ids) == self._exhausted_at:
+            raise ConstraintExhausted("too complex: 501 items")
         bits = sum(1 << token_id for token_id in range(VOCAB_SIZE) if self._allows(token_id))
         return bits.to_bytes(-(-VOCAB_SIZE // 8), "little")
 

@@ -58,20 +58,21 @@ def allowed_first() -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"constraint": SubsetConstraint(empty_at=4)},
-        {"end_token_ids": frozenset(range(97)), "min_tokens": 8, "resumed": [1, 2, 3, 4]},
+        ({"constraint": SubsetConstraint(empty_at=4)}, "constraint and min_tokens leave none"),
+        ({"constraint": SubsetConstraint(exhausted_at=4)}, "constraint: too complex: 501 items"),
+        ({"end_token_ids": frozenset(range(97)), "min_tokens": 8, "resumed": [1, 2, 3, 4]}, "constraint and min_tokens leave none"),
     ],
 )
-def test_smp_06_a_request_that_excludes_every_token_names_the_fields_that_can(changes):
+def test_smp_06_a_request_that_excludes_every_token_names_the_fields_that_can(changes, reason):
     bench = Bench()
     bench.submit("r", max_tokens=20, **changes)
     bench.submit("other", max_tokens=20)
     bench.run()
     failed = bench.sink.failed["r"]
     assert failed.failure is Failure.INVALID_ARGUMENT
-    assert failed.message == "choice 0 can draw no token at index 4: constraint and min_tokens leave none"
+    assert failed.message == f"choice 0 can draw no token at index 4: {reason}"
     assert bench.sink.output_of("other") == solo(PROMPT, 20)
     bench.assert_at_rest()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from control_plane.core.constraint import ConstraintExhausted
 from control_plane.edge.text.constraint.grammar import GrammarRefused, reason_of
 from control_plane.edge.text.constraint.grammar_trial import GrammarTrial
 from control_plane.edge.text.constraint.limits import PARSER_LIMITS
@@ -56,9 +57,14 @@ class ConstraintCompiler:
         matcher = LLMatcher(tokens, grammar, log_level=0, limits=self._limits)
         # The copies share a lexer, whose states are counted together. One lexer for all requests would fill up, and then fail for good.
         constraints = [TokenConstraint(matcher.deep_copy(), self._ends) for _ in range(count)]
-        is_empty = not any(TokenConstraint(matcher, self._ends).mask())
-        if matcher.is_error() or is_empty:
-            raise GrammarRefused(reason_of(matcher.get_error()) or "no text fits it")
+        if matcher.is_error():
+            raise GrammarRefused(reason_of(matcher.get_error()))
+        try:
+            is_empty = not any(TokenConstraint(matcher, self._ends).mask())
+        except ConstraintExhausted as error:
+            raise GrammarRefused(str(error)) from None
+        if is_empty:
+            raise GrammarRefused("no text fits it")
         return constraints
 
     def _require_usable_tokens(self) -> None:

@@ -1,13 +1,15 @@
 """Masks and pushes of one sequence."""
 
+import json
 import random
+import re
 
 import pytest
-from fakes.constraints import allowed_ids, constraint_of
+from fakes.constraints import accepts, allowed_ids, constraint_of
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, piece_id, piece_tokenizer
 
-from control_plane.core.constraint import ConstraintViolated
+from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint.grammar import alternatives_grammar, json_schema_grammar, lark_grammar, regex_grammar
 
 ENDS = {EOS, EOT}
@@ -96,10 +98,32 @@ def test_pieces_with_blanks_and_byte_fallback_mean_what_they_show() -> None:
     assert allowed_ids(constraint) == ENDS
 
 
-def test_a_grammar_that_grows_too_complex_allows_nothing_more() -> None:
-    constraint = constraint_of(lark_grammar("start: e\ne: e e e | e e | /[ab]/"))
-    for _ in range(1000):
-        if not allowed_ids(constraint):
-            return
+def tokens_until_too_complex(grammar: str) -> tuple[int, str]:
+    """How many times "a" can be drawn, and why not more often."""
+    constraint = constraint_of(grammar)
+    for count in range(1000):
+        try:
+            assert ord("a") in allowed_ids(constraint)
+        except ConstraintExhausted as error:
+            return count, str(error)
         constraint.push(ord("a"))
     pytest.fail("nothing bounds the grammar")
+
+
+@pytest.mark.parametrize("rule", ["e e e | e e | /[ab]/", 'e e | "" | "a"'])
+def test_where_a_grammar_gets_too_complex_follows_from_the_tokens_alone(rule: str) -> None:
+    grammar = lark_grammar(f"start: e\ne: {rule}")
+    count, reason = tokens_until_too_complex(grammar)
+    assert reason.startswith("too complex: ") and "\n" not in reason
+    assert tokens_until_too_complex(grammar) == (count, reason)
+    again = constraint_of(grammar)
+    for _ in range(count):  # as a resume does, which asks for no masks on the way
+        again.push(ord("a"))
+    with pytest.raises(ConstraintExhausted, match=re.escape(reason)):
+        again.mask()
+
+
+def test_an_object_may_have_a_hundred_optional_properties() -> None:
+    properties = {f"property_{index}": {"type": ["string", "null"]} for index in range(100)}
+    grammar = json_schema_grammar(json.dumps({"type": "object", "properties": properties}))
+    assert accepts(grammar, json.dumps(dict.fromkeys(list(properties)[::9])))
