@@ -50,12 +50,13 @@ class PagedExecutor:
         assert logits.dtype == torch.float32 and logits.shape == (len(batch.logit_rows), self.model.description.vocab_size)
         for sequence, num_tokens in chunks:
             sequence.num_computed_tokens += num_tokens
-        return list(torch.split(logits[: batch.num_logit_rows], [num_tokens for _, num_tokens in chunks]))
+        counts = [num_tokens for _, num_tokens in chunks]
+        return list(torch.split(logits[: sum(counts)], counts))
 
     def prefill(self, sequence: PagedSequence, num_tokens: int) -> None:
         """Run that many next tokens of a sequence, asking for no logits."""
         nothing = torch.empty(0, dtype=torch.int64)
-        batch = replace(self._batch([(sequence, num_tokens)]), logit_rows=nothing, num_logit_rows=0)
+        batch = replace(self._batch([(sequence, num_tokens)]), logit_rows=nothing)
         assert len(self.model.forward(batch, self.cache)) == 0
         sequence.num_computed_tokens += num_tokens
 
@@ -93,8 +94,6 @@ class PagedExecutor:
             page_tables=tuple(_page_table([seq.page_tables[group] for seq, _ in spans]) for group in groups),
             query_starts=starts.to(torch.int32),
             logit_rows=torch.tensor([*range(num_rows), *[0] * padding]),
-            num_rows=num_rows,
-            num_logit_rows=num_rows,
         )
 
     def _slots(self, spans: Sequence[tuple[PagedSequence, range]], group: int, padding: int) -> Tensor:

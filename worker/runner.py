@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pypto_serving.wire.columns import Ids
 from worker.cache.kv_cache import KVCache
-from worker.lanes.batch import Batch, BatchBuilder
+from worker.graphs.decode_graphs import DecodeGraphs
+from worker.lanes.batch import Batch, BatchBuilder, BatchColumns
 from worker.lanes.lane_table import LaneTable
 from worker.lanes.step_rules import Ints
 from worker.limits import RunnerLimits
@@ -40,12 +41,16 @@ class ForwardModel(Protocol):
 
 
 class ModelRunner:
-    """The model, its cache and the lanes. Everything here runs on the one thread that owns the device."""
+    """The model, its cache and the lanes. Everything here runs on the one thread that owns the device.
 
-    def __init__(self, model: ForwardModel, cache: KVCache, limits: RunnerLimits) -> None:
+    Steps that only decode replay one of `graphs`, where there are any; a step with a chunk of a prompt launches every kernel by itself.
+    """
+
+    def __init__(self, model: ForwardModel, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None = None) -> None:
         self._model = model
         self._cache = cache
         self._limits = limits
+        self._graphs = graphs
         self._lanes = LaneTable(limits, cache.groups)
         self._batches = BatchBuilder(model.row_tile, cache.scratch_slots, cache.keys[0].device)
 
@@ -59,8 +64,7 @@ class ModelRunner:
         if not len(run.lanes):
             return StepOutput(step.step_id, _NO_IDS, _NO_IDS, _NO_IDS, self._lanes.digest)
         prompt = PromptRows.of(run, self._lanes)
-        batch = self._batches.build(run, self._lanes, prompt.rows)
-        wanted = self._model.forward(batch, self._cache)
+        wanted = self._forward(BatchColumns.of(run, self._lanes, prompt.rows))
         self._lanes.advance(run)
         lanes = run.lanes[run.samples]
         rows = self._lanes.sampling_rows(lanes, step.masks)
@@ -81,6 +85,10 @@ class ModelRunner:
             lane_errors=self._lane_errors(lanes, sampled, rows),
         )
 
+    def _forward(self, columns: BatchColumns) -> Tensor:
+        replayed = self._graphs.forward(columns) if self._graphs is not None else None
+        return self._model.forward(self._batches.build(columns), self._cache) if replayed is None else replayed
+
     def _logits(self, wanted: Tensor, first: int, last: int) -> Tensor:
         """Logits of the wanted rows `first` up to `last`. `wanted` is padded to row tiles, so that whole ones can be taken around them."""
         tile = self._model.row_tile
@@ -99,11 +107,14 @@ class ModelRunner:
         """Forget all lanes. The cache is left as it is: nothing points into it any more."""
         self._lanes.clear()
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run a prefill, a decode and the sampler once, so that the first request finds everything loaded. For a runner without lanes.
+        """Capture the graphs, and run a prefill, a decode and the sampler once: the first request finds everything loaded. Without lanes only.
 
         Raises RuntimeError when the model does not produce a token.
         """
+        if self._graphs is not None:
+            self._graphs.capture()
         for step in warm_up_steps(self._limits, self._cache.groups):
             check_warm_up(self.execute(step))
         self.reset()

@@ -21,6 +21,11 @@ class PageTables:
         self._lengths = np.zeros((num_lanes, len(groups)), dtype=np.int64)
         self._partitions = np.zeros(num_lanes, dtype=np.int64)
 
+    @property
+    def num_groups(self) -> int:
+        """Number of cache groups."""
+        return len(self._groups)
+
     def admit(self, lane: int, partition: int, tables: Sequence[Ids]) -> None:
         """Replace the tables of `lane`."""
         self._partitions[lane] = partition

@@ -6,7 +6,7 @@ from fakes.model import limits
 from fakes.steps import admission, ids, step
 
 from pypto_serving.wire.columns import NO_PAGE
-from worker.lanes.batch import BatchBuilder
+from worker.lanes.batch import BatchBuilder, BatchColumns
 from worker.lanes.lane_table import LaneTable
 from worker.sampling.logprobs import PromptRows
 from worker.step import CacheGroup, LaneSampling
@@ -18,7 +18,7 @@ def _batch(admissions, chunks, groups=(_FULL,), row_tile=4, **fields):
     table = LaneTable(limits(num_partitions=2), groups)
     run = table.apply(step(1, chunks, admissions=admissions, **fields))
     builder = BatchBuilder(row_tile, tuple(range(1000, 1000 + len(groups))), torch.device("cpu"))
-    return builder.build(run, table, PromptRows.of(run, table).rows)
+    return builder.build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
 
 
 def test_prefill_and_decode_lie_side_by_side():
@@ -30,7 +30,6 @@ def test_prefill_and_decode_lie_side_by_side():
     assert batch.query_starts.tolist() == [0, 3, 4]
     assert batch.page_tables[0].tolist() == [[5, -1], [7, 8]]
     assert batch.logit_rows.tolist() == [2, 3, 2, 2]
-    assert (batch.num_rows, batch.num_logit_rows) == (4, 2)
 
 
 @pytest.mark.parametrize(("row_tile", "num_rows"), [(1, 5), (2, 6), (4, 8), (8, 8)])
@@ -38,19 +37,18 @@ def test_padding_rows_write_to_scratch(row_tile, num_rows):
     batch = _batch([admission(0, range(5), page_tables=[ids(0, 1)])], {0: 5}, row_tile=row_tile)
     assert batch.token_ids.tolist() == [0, 1, 2, 3, 4] + [0] * (num_rows - 5)
     assert batch.slots[0].tolist() == [0, 1, 2, 3, 4] + [1000] * (num_rows - 5)
-    assert batch.query_starts.tolist() == [0, 5] and batch.num_rows == 5
+    assert batch.query_starts.tolist() == [0, 5]
 
 
 def test_chunk_that_does_not_reach_the_last_token_wants_no_logits():
     batch = _batch([admission(0, range(5), page_tables=[ids(0, 1)])], {0: 4})
-    assert batch.logit_rows.tolist() == [] and batch.num_logit_rows == 0
+    assert batch.logit_rows.tolist() == []
 
 
 def test_prompt_logprobs_want_the_rows_before_prompt_tokens():
     telling = admission(1, range(5), page_tables=[ids(2, 3)], sampling=LaneSampling(prompt_logprobs=0))
     batch = _batch([admission(0, range(3), page_tables=[ids(0)]), telling], {0: 3, 1: 5}, row_tile=2)
     assert batch.logit_rows.tolist() == [2, 7, 3, 4, 5, 6]
-    assert batch.num_logit_rows == 6
 
 
 def test_page_tables_reach_only_as_far_as_the_step():
@@ -88,6 +86,6 @@ def test_readmitted_lane_has_only_its_new_pages():
     table = LaneTable(limits(), [_FULL])
     table.apply(step(1, admissions=[admission(0, range(12), page_tables=[ids(0, 1, 2)])]))
     run = table.apply(step(2, {0: 2}, released_lanes=[0], admissions=[admission(0, (8, 9), generation=1, page_tables=[ids(7)])]))
-    batch = BatchBuilder(1, (0,), torch.device("cpu")).build(run, table, PromptRows.of(run, table).rows)
+    batch = BatchBuilder(1, (0,), torch.device("cpu")).build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
     assert batch.page_tables[0].tolist() == [[7]]
     assert table.pages.gather(0, run.lanes, 12).tolist() == [[7, -1, -1]]

@@ -1,0 +1,66 @@
+"""Captured forwards of decode steps."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from torch import Tensor
+
+from worker.cache.kv_cache import KVCache
+from worker.graphs.shapes import GraphShape
+from worker.graphs.static_batch import StaticBatch
+from worker.lanes.batch import Batch, BatchColumns
+
+_log = logging.getLogger(__name__)
+
+#: Runs a launch once to load what it needs, records it, and returns what replays it: a call that always returns the same tensor.
+Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+
+
+class CapturedModel(Protocol):
+    """What is captured of a model."""
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values to the cache, and return the wanted rows, without a word to the host in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    shape: GraphShape
+    static: StaticBatch
+    replay: Callable[[], Tensor]
+
+    def fits(self, columns: BatchColumns) -> bool:
+        return len(columns.token_ids) <= self.shape.rows and columns.max_tokens <= self.shape.max_tokens
+
+
+class DecodeGraphs:
+    """One graph for each of some shapes, given smallest first."""
+
+    def __init__(self, model: CapturedModel, cache: KVCache, shapes: Sequence[GraphShape], capture: Capture) -> None:
+        self._model = model
+        self._cache = cache
+        self._shapes = shapes
+        self._capture = capture
+        self._graphs: list[_Graph] = []
+
+    def capture(self) -> None:
+        """Capture all shapes, the largest first: what it needs of the graphs' common memory serves the others."""
+        for shape in reversed(self._shapes):
+            begin = time.monotonic()
+            static = StaticBatch(shape, self._cache)
+            replay = self._capture(partial(self._model.forward, static.batch, self._cache))
+            self._graphs.insert(0, _Graph(shape, static, replay))
+            seconds = round(time.monotonic() - begin, 2)
+            _log.info("captured", extra={"rows": shape.rows, "max_tokens": shape.max_tokens, "seconds": seconds})
+
+    def forward(self, columns: BatchColumns) -> Tensor | None:
+        """The wanted rows of a decode step that a graph has room for, padded, until the next call; None for all other steps."""
+        graph = next((graph for graph in self._graphs if graph.fits(columns)), None) if columns.is_decode else None
+        if graph is None:
+            return None
+        graph.static.load(columns)
+        return graph.replay()
