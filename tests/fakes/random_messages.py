@@ -72,7 +72,8 @@ def _change_many(draw: st.DrawFn, message: Message, field: FieldDescriptor, valu
     size = draw(st.sampled_from(_SIZES) if draw(st.integers(0, 7)) == 0 else st.integers(0, 3))
     if field.message_type is None:
         few = [draw(_scalar(field, values)) for _ in range(min(size, 3))]
-        many.extend((few * size)[:size])
+        short = [value for value in few if not isinstance(value, str) or len(value) < 2000]  # or the message gets too large to be looked at
+        many.extend((short * size)[:size] if size > 3 else few)
     elif field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         for index in range(size):

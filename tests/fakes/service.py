@@ -4,6 +4,7 @@ A scripted worker gives every prompt the tokens that a test wrote down for it; a
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -143,11 +144,17 @@ async def scripted_service(model: Path, *flags: str, first_byte_id: int = 0, **o
 @asynccontextmanager
 async def real_service(model: Path, *flags: str, worker_flags: Sequence[str] = ()) -> AsyncIterator[Service]:
     """A service whose worker runs a model."""
-    worker = ServedWorker(model, "--num-pages", "512", "--max-lanes", "32", "--page-tokens", "16", *worker_flags)
-    await worker.start()
+    async with real_worker(model, *worker_flags) as worker, running(model, "--worker", worker.address, *flags) as server:
+        await server.health_becomes(health_pb2.HealthCheckResponse.SERVING)
+        yield Service(server, worker)
+
+
+@asynccontextmanager
+async def real_worker(model: Path, *flags: str) -> AsyncIterator[ServedWorker]:
+    """A worker that runs a model."""
+    worker = ServedWorker(model, "--num-pages", "512", "--max-lanes", "32", "--page-tokens", "16", *flags)
+    await worker.start(incarnation=secrets.token_hex(8))
     try:
-        async with running(model, "--worker", worker.address, *flags) as server:
-            await server.health_becomes(health_pb2.HealthCheckResponse.SERVING)
-            yield Service(server, worker)
+        yield worker
     finally:
         await worker.stop()

@@ -2,7 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +112,18 @@ def _are_tokens(ids: Ids) -> bool:
 
 
 class Subject:
-    """The service, on an event loop of its own, and a request whose answer is known."""
+    """The service, on a loop that goes on while hypothesis thinks, and a request whose answer is known."""
 
-    def __init__(self, runner: asyncio.Runner, service: Service) -> None:
-        self.runner, self.service = runner, service
+    def __init__(self, loop: asyncio.AbstractEventLoop, service: Service) -> None:
+        self._loop, self.service = loop, service
         self.watch = Watch(service.worker.device._runner)
         service.worker.device._runner = self.watch
         self.num_sent = 0
         self._canary = self.run(self._ask_canary())
         self.bases = self._bases()
 
-    def run(self, work: Any) -> Any:
-        return self.runner.run(work)
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _ask_canary(self) -> Any:
         return self.service.stream("Canary", temperature=0, max_tokens=6, n=2, ignore_eos=True)
@@ -176,6 +178,17 @@ class Subject:
         assert self.service.num_ended("internal") == 0
 
 
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
 @pytest.fixture(scope="module")
 def subject(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     model = tmp_path_factory.mktemp("fuzz") / "model"
@@ -183,12 +196,13 @@ def subject(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     template = model.with_name("template.jinja")
     template.write_text(TEMPLATE)
     flags = ("--max-model-len", str(MAX_MODEL_LEN), "--worker-grace-seconds", "0.05", "--chat-template", str(template))
-    with asyncio.Runner() as runner:
+    with running_loop() as loop:
         context = real_service(model, *flags)
-        subject = Subject(runner, runner.run(context.__aenter__()))
+        service = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
+        subject = Subject(loop, service)
         yield subject
         subject.run(subject.assert_nothing_is_left())
-        runner.run(context.__aexit__(None, None, None))
+        subject.run(context.__aexit__(None, None, None))
 
 
 def assert_valid(spec: pb.GenerationSpec, answer: Answer) -> None:
