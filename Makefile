@@ -78,13 +78,13 @@ proto-check: $(GENERATED) ## Check that the protos break nobody since the previo
 	else echo "proto-check skipped: this clone has no previous commit to compare with"; fi
 
 test: $(READY) ## Run the tests
-	$(PY) -m pytest
+	$(PY) -m pytest -m "not kernels"
 
 test-fast: $(READY) ## Run the tests that take no more than seconds
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow and not kernels"
 
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
-	CHAOS_FAULTS=200 $(PY) -m pytest --hypothesis-profile=thorough --timeout 1200
+	CHAOS_FAULTS=200 $(PY) -m pytest -m "not kernels" --hypothesis-profile=thorough --timeout 1200
 
 chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice (CHAOS_FAULTS= CHAOS_SEED=)
 	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} $(PY) -m pytest tests/chaos/test_chaos.py -s $(ARGS)
