@@ -12,6 +12,7 @@ class RequestError(Exception):
     """A request can not be answered; the message is for the client."""
 
     code: ClassVar[grpc.StatusCode]
+    metadata: ClassVar[tuple[tuple[str, str], ...]] = ()  # comes with the status
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -68,18 +69,13 @@ class Cancelled(RequestError):
     """The request was aborted, or taken over by a resume."""
 
     code = grpc.StatusCode.CANCELLED
+    metadata = (("cancelled-by", "server"),)  # tells it from gRPC's own CANCELLED, which says nothing about the request
 
 
 class DeadlineExceeded(RequestError):
     """The client's deadline has passed."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-class Unimplemented(RequestError):
-    """This server can not do that yet."""
-
-    code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class InternalError(RequestError):
