@@ -72,6 +72,7 @@ class Caller:
     """Takes the fields of `clients.Request`, or a finished spec."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
         self.stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
     async def ask(self, *prompt: str, **fields: object) -> Answer:

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from fakes.caller import Answer
 from fakes.random_messages import changed
-from fakes.service import VOCAB_SIZE, Service, real_service
+from fakes.service import VOCAB_SIZE, Service, real_service, status_of
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,8 @@ from clients.request import Request, generation_spec
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.wire.columns import Ids
 from worker.step import LaneAdmission, StepInput
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MAX_MODEL_LEN = 160
 TIMEOUT_SECONDS = 60.0  # of one call; nothing here takes seconds
@@ -171,6 +173,13 @@ class Subject:
         finally:
             assert not self.watch.complaints
 
+    async def send_bytes(self, serialized: bytes) -> str:
+        """The status of a request that may be none."""
+        generate = self.service.channel.unary_unary("/pypto_serving.inference.v1.InferenceService/Generate")
+        status = await status_of(generate(serialized, timeout=TIMEOUT_SECONDS))
+        assert not self.watch.complaints
+        return status
+
     async def assert_nothing_is_left(self) -> None:
         assert (await self._ask_canary()).shown == self._canary.shown
         pages = (await self.service.until_at_rest()).workers[0].pages
@@ -222,7 +231,6 @@ def assert_valid(spec: pb.GenerationSpec, answer: Answer) -> None:
         assert all(-9999 <= other.logprob <= 0 for entry in entries for other in entry.top)
 
 
-@pytest.mark.timeout(900)
 @FUZZ
 @given(data=st.data())
 def test_every_request_is_answered_or_refused(subject: Subject, data: st.DataObject) -> None:
@@ -231,3 +239,21 @@ def test_every_request_is_answered_or_refused(subject: Subject, data: st.DataObj
     event("answered" if answer else "refused")
     if answer is not None:
         assert_valid(spec, answer)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, messages: st.SearchStrategy[pb.GenerationSpec]) -> bytes:
+    """A serialized request with other bytes somewhere: text that is not UTF-8, wrong lengths, unknown fields."""
+    serialized = bytearray(pb.GenerateRequest(spec=draw(messages)).SerializeToString())
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, max(len(serialized) - 1, 0)))
+        serialized[place : place + draw(st.integers(0, 2))] = draw(st.binary(max_size=3))
+    return bytes(serialized)
+
+
+@FUZZ
+@given(data=st.data())
+def test_every_sequence_of_bytes_is_answered_or_refused(subject: Subject, data: st.DataObject) -> None:
+    status = subject.run(subject.send_bytes(data.draw(damaged(changed(subject.bases[:3], VALUES, max_changes=1)))))
+    event(status)
+    assert status in {"OK", *DOCUMENTED}
