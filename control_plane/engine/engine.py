@@ -183,6 +183,8 @@ class Engine:
         """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
         self._stats.observed.requests_received += 1
         with self._recovering():
+            self._requests.make_way(request)
+        with self._recovering():
             self._requests.submit(request, self._clock())
         self._wake()
 
@@ -254,7 +256,8 @@ class Engine:
             raise WorkerRefused(str(error)) from error
         self._replicas[worker], self._workers[replica] = replica, worker
         if is_first:
-            self._requests.fail_too_long()
+            with self._recovering():
+                self._requests.fail_too_long()
         self._take_gauges(self._clock())
         self._wake()
 

@@ -58,30 +58,34 @@ class LiveRequests:
 
     # Beginnings
 
-    def submit(self, spec: GenerationRequest, now: float) -> None:
-        """Take a request in, or refuse it."""
+    def make_way(self, spec: GenerationRequest) -> None:
+        """End the live request that a resume takes over."""
         live = self._requests.get(spec.request_id)
         if live and spec.takes_over and live.spec.resume_key == spec.resume_key:
             self.fail(live, Failure.CANCELLED, "request taken over by a resume")
+
+    def submit(self, spec: GenerationRequest, now: float) -> None:
+        """Take a request in, or refuse it."""
         refusal = self._refusal(spec)
         if refusal:
             self._tell_failed(refusal)
             return
         try:
-            self._begin(spec, now)
+            live = begin(spec)
         except ConstraintViolated as error:
             self._tell_failed(RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, str(error)))
         except Exception:
             _logger.exception("request %s can not be taken in", spec.request_id)
-            self._requests.setdefault(spec.request_id, LiveRequest(spec))  # it may have failed before it was live
-            self.fail_internal(spec.request_id)
+            self._tell_internal(spec.request_id)
+        else:
+            self._start(live, now)
 
-    def _begin(self, spec: GenerationRequest, now: float) -> None:
-        live = self._requests[spec.request_id] = begin(spec)
-        self._outputs.append(RequestAccepted(spec.request_id))
+    def _start(self, live: LiveRequest, now: float) -> None:
+        self._requests[live.spec.request_id] = live
+        self._outputs.append(RequestAccepted(live.spec.request_id))
         for generation in live.open:
-            self._scheduler.submit(generation.sequence, now)
             self._generations[generation.sequence] = generation
+            self._scheduler.submit(generation.sequence, now)
         if live.leader and live.leader.sampling.prompt_logprobs is not None and not live.leader.lacks_prompt_logprobs:
             self._tell_prompt_logprobs(live.leader)
         for generation, ending in live.ended:
@@ -150,7 +154,8 @@ class LiveRequests:
             text, ending = push_token(spec, generation.text, token_id, generation.sequence.num_generated_tokens)
         except Exception:
             _logger.exception("text of request %s failed", spec.request_id)
-            self.fail_internal(spec.request_id)
+            self._forget(generation.request)
+            self._tell_internal(spec.request_id)
             return
         self._stats.generated(generation, now)
         self._outputs.append(generation.delta(token_id, text, logprob))
@@ -205,16 +210,9 @@ class LiveRequests:
         if generation:
             self.fail(generation.request, failure, message)
 
-    def fail_internal(self, request_id: str) -> None:
-        """End a request because of a defect of ours."""
-        self.end(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}")
-
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""
-        for generation in live.open:
-            if self._generations.pop(generation.sequence, None):
-                self._scheduler.finish(generation.sequence)
-        del self._requests[live.spec.request_id]
+        self._forget(live)
         self._tell_failed(RequestFailed(live.spec.request_id, failure, message))
 
     def abandon(self) -> None:
@@ -222,7 +220,7 @@ class LiveRequests:
         self._generations.clear()
         for request_id in list(self._requests):
             del self._requests[request_id]
-            self._tell_failed(RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
+            self._tell_internal(request_id)
 
     def _finish(self, generation: Generation, ending: Ending, now: float) -> None:
         live = generation.request
@@ -244,6 +242,15 @@ class LiveRequests:
         self._stats.finished(generation, finished)
         if ending.reason is FinishReason.LENGTH:
             generation.request.reason = FinishReason.LENGTH
+
+    def _forget(self, live: LiveRequest) -> None:
+        for generation in live.open:
+            del self._generations[generation.sequence]
+            self._scheduler.finish(generation.sequence)
+        del self._requests[live.spec.request_id]
+
+    def _tell_internal(self, request_id: str) -> None:
+        self._tell_failed(RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
 
     def _tell_failed(self, failed: RequestFailed) -> None:
         self._stats.observed.failed.append(failed.failure)

@@ -24,6 +24,16 @@ def test_broken_text_ends_its_request_only():
     bench.assert_at_rest()
 
 
+def test_text_that_breaks_in_a_replay_ends_its_request_only():
+    expected = solo(PROMPT, 20)
+    bench = Bench()
+    bench.submit("b", max_tokens=20)
+    bench.submit("a", max_tokens=20, text=PieceText(broken_at=expected[2]), resumed=expected[:5])
+    bench.run()
+    assert failure_of(bench, "a") is Failure.INTERNAL
+    assert bench.sink.output_of("b") == expected
+
+
 def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
     bench = Bench()
     bench.submit("a", max_tokens=20)
@@ -101,6 +111,22 @@ def test_a_defect_outside_a_pass_ends_everything_too(broken, act, monkeypatch):
     bench.submit("c")
     bench.run()
     assert bench.sink.output_of("c") == solo(PROMPT, 8)
+
+
+@pytest.mark.parametrize(("broken", "num_failed"), [("submit", 2), ("finish", 1)])
+def test_a_defect_while_a_resume_takes_over_ends_each_request_once(broken, num_failed, monkeypatch):
+    bench = Bench()
+    bench.submit("r", max_tokens=20)
+    bench.run(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler, broken, lambda *_: 1 / 0)
+        bench.submit("r", max_tokens=20, takes_over=True)
+    bench.engine.turn()
+    assert len(bench.metrics.total("failed")) == num_failed
+    bench.worker.finish_reset()
+    bench.sink.__init__()
+    bench.run()
+    assert bench.sink.output_of("r") == (solo(PROMPT, 20) if num_failed == 1 else [])
 
 
 def test_a_defect_before_a_digest_differs_resets_the_worker(monkeypatch):
