@@ -12,7 +12,7 @@ from clients.channel import DEFAULT_TARGET, open_async_channel
 from clients.conversation import MessageLike
 from clients.credentials import Credentials
 from clients.descriptions import Model, Server
-from clients.errors import ServingError, from_status
+from clients.errors import ServingError, client_closed, from_status
 from clients.generation import Generation
 from clients.reconnection import Attempts, Patience, Targets
 from clients.request import Request, taking_request
@@ -51,6 +51,7 @@ class AsyncClient:
         self._metadata = credentials.metadata()
         self._credentials = credentials.channel_credentials()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,8 +61,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections; running streams are cancelled."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        self._is_closed = True
+        for channel in self._channels.values():
             await channel.close(None)
 
     @taking_request(Request)
@@ -163,6 +164,8 @@ class AsyncClient:
         return InferenceServiceStub(self._channel(target))
 
     def _channel(self, target: str) -> grpc.aio.Channel:
+        if self._is_closed:
+            raise client_closed()
         if target not in self._channels:
             self._channels[target] = open_async_channel(target, self._credentials)
         return self._channels[target]
@@ -173,4 +176,4 @@ def _closed(request_id: str = "") -> ServingError:
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise asyncio.CancelledError
-    return ServingError(grpc.StatusCode.CANCELLED, "the client was closed", request_id)
+    return client_closed(request_id)

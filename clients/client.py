@@ -12,7 +12,7 @@ from clients.channel import DEFAULT_TARGET, open_channel
 from clients.conversation import MessageLike
 from clients.credentials import Credentials
 from clients.descriptions import Model, Server
-from clients.errors import RpcStatus, from_status
+from clients.errors import RpcStatus, ServingError, client_closed, from_status
 from clients.generation import Generation
 from clients.reconnection import Attempts, Patience, Targets
 from clients.request import Request, taking_request
@@ -48,6 +48,7 @@ class Client:
         self._metadata = credentials.metadata()
         channel_credentials = credentials.channel_credentials()
         self._channels = {target: open_channel(target, channel_credentials) for target in self._targets.addresses}
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +58,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; running streams are cancelled."""
+        self._is_closed = True
         for channel in self._channels.values():
             channel.close()
 
@@ -94,7 +96,7 @@ class Client:
                         attempts.progressed()
                         yield event
             except grpc.RpcError as error:
-                failure = from_status(cast(RpcStatus, error), generation.request_id)
+                failure = self._error(error, generation.request_id)
             finally:
                 call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
             if not generation.is_complete:
@@ -132,7 +134,7 @@ class Client:
     def is_serving(self) -> bool:
         """Whether the server has a worker that answers."""
         check = health_pb2.HealthCheckRequest()
-        response = self._try(lambda target, timeout: health_pb2_grpc.HealthStub(self._channels[target]).Check(check, timeout=timeout))
+        response = self._try(lambda target, timeout: health_pb2_grpc.HealthStub(self._channel(target)).Check(check, timeout=timeout))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _call(self, method: "Callable[[InferenceServiceStub], grpc.UnaryUnaryMultiCallable[Sent, Got]]", message: Sent) -> Got:
@@ -144,10 +146,18 @@ class Client:
             try:
                 response = call(attempts.target, attempts.remaining_seconds())
             except grpc.RpcError as error:
-                time.sleep(attempts.delay_after(from_status(cast(RpcStatus, error))))
+                time.sleep(attempts.delay_after(self._error(error)))
             else:
                 attempts.progressed()
                 return response
 
     def _stub(self, target: str) -> InferenceServiceStub:
-        return InferenceServiceStub(self._channels[target])
+        return InferenceServiceStub(self._channel(target))
+
+    def _channel(self, target: str) -> grpc.Channel:
+        if self._is_closed:
+            raise client_closed()
+        return self._channels[target]
+
+    def _error(self, error: grpc.RpcError, request_id: str = "") -> ServingError:
+        return client_closed(request_id) if self._is_closed else from_status(cast(RpcStatus, error), request_id)

@@ -1,11 +1,15 @@
 """The exceptions that clients raise."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import grpc
 
 from clients.connection_trouble import trouble_of
+
+
+#: Comes with the status of a request that was ended on purpose: aborted, or taken over by a resume.
+_CANCELLED_BY = "cancelled-by"
 
 
 class ServingError(Exception):
@@ -31,6 +35,11 @@ class ResumeExhausted(ServingError):
     """A stream broke and could not be resumed within `resume_seconds`."""
 
 
+def client_closed(request_id: str = "") -> ServingError:
+    """The error of a call whose own client was closed."""
+    return ServingError(grpc.StatusCode.CANCELLED, "the client was closed", request_id)
+
+
 def invalid(message: str) -> ServingError:
     """The error of a request that is refused before it is sent."""
     return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
@@ -47,15 +56,16 @@ class RpcStatus(Protocol):
 
 
 def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
-    """The error of a failed call."""
-    details = status.details() or "no details"
+    """The error of a failed call that nobody here has cancelled."""
+    code, details, metadata = status.code(), status.details() or "no details", dict(status.trailing_metadata() or ())
+    if code is grpc.StatusCode.CANCELLED and _CANCELLED_BY not in metadata:
+        # gRPC's own word: a server that stops drops calls that have just arrived.
+        code, details = grpc.StatusCode.UNAVAILABLE, f"the server dropped the call ({details})"
     trouble = trouble_of(details)
     message = f"the server can not be talked to: {trouble} ({details})" if trouble else details
-    return ServingError(status.code(), message, request_id, _retry_after_seconds(status))
+    return ServingError(code, message, request_id, _retry_after_seconds(metadata))
 
 
-def _retry_after_seconds(status: RpcStatus) -> float | None:
-    for key, value in status.trailing_metadata() or ():
-        if key == "retry-after-ms" and str(value).isdecimal():
-            return int(value) / 1000
-    return None
+def _retry_after_seconds(metadata: Mapping[str, Any]) -> float | None:
+    value = str(metadata.get("retry-after-ms", ""))
+    return int(value) / 1000 if value.isdecimal() else None

@@ -36,6 +36,7 @@ from pypto_serving.process.stop_requests import StopRequests
 _log = logging.getLogger(__name__)
 
 _IDLE_POLL_SECONDS = 0.02
+_FIRST_LOOK_SECONDS = 0.1  # for calls that have arrived, of which gRPC would drop those that no handler has
 _LAST_WRITES_SECONDS = 0.5  # for calls that have ended to hand their status over
 
 
@@ -109,6 +110,8 @@ class ControlPlane:
         _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
         engine.drain()
         deadline = time.monotonic() + self._config.drain_seconds
+        if not self._stop.at_once.is_set():
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
         while len(live) and not (engine.failed.done() or self._stop.at_once.is_set() or time.monotonic() >= deadline):
             await asyncio.sleep(_IDLE_POLL_SECONDS)
         if len(live):

@@ -179,14 +179,15 @@ async def test_can_09_dropping_the_iterator_cancels_the_call(server):
         await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
-async def test_can_09_closing_the_client_ends_its_streams(server):
+async def test_can_09_closing_the_client_ends_its_streams_and_everything_after(server):
     server.service.gate.clear()
     client = AsyncClient(server.target)
     stream = client.stream("hello")
     await anext(stream)
     await client.close()
-    with pytest.raises(ServingError, match="CANCELLED"):
-        await anext(stream)
+    for call in (lambda: anext(stream), client.models, client.is_serving, lambda: client.generate("again")):
+        with pytest.raises(ServingError, match="CANCELLED: the client was closed"):
+            await call()
     await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 

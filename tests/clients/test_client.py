@@ -2,6 +2,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import grpc
@@ -36,6 +37,30 @@ async def test_final_errors_are_not_retried(server):
     with pytest.raises(ServingError, match="CANCELLED: aborted"):
         await in_thread(server, lambda client: client.generate("hello"))
     assert len(server.service.seen) == 1
+
+
+async def test_calls_that_a_stopping_server_drops_are_tried_again(server):
+    def ask():
+        with Client(server.target) as client:
+            return client.generate("hello").text, client.detokenize([4])
+
+    asking = [asyncio.create_task(asyncio.to_thread(ask)) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    time.sleep(0.2)  # they arrive at a server that does not look at them, as after SIGSTOP
+    await server.kill()
+    await server.start()
+    assert await asyncio.gather(*asking) == [("100 101 102 103 104 ", "4")] * 4
+
+
+async def test_closing_the_client_ends_its_streams_and_everything_after(server):
+    server.service.gate.clear()
+    client = Client(server.target)
+    stream = client.stream("hello")
+    await asyncio.to_thread(next, stream)
+    client.close()
+    for call in (lambda: next(stream), client.models, client.is_serving, lambda: client.generate("again")):
+        with pytest.raises(ServingError, match="CANCELLED: the client was closed"):
+            await asyncio.to_thread(call)
 
 
 async def test_timeout_ends_the_request(server):

@@ -91,6 +91,8 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _fail(self, fault, context):
         trailers = () if fault.retry_after_ms is None else (("retry-after-ms", str(fault.retry_after_ms)),)
+        if fault.code is grpc.StatusCode.CANCELLED:
+            trailers = (("cancelled-by", "server"),)
         await context.abort(fault.code, fault.details, trailers)
 
     def _limits(self, spec):

@@ -148,9 +148,9 @@ def _request_id(request: Any) -> str:
 
 async def _refuse(context: _Context, error: RequestError) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata = error.metadata
     if error.retry_after_seconds is not None:
-        metadata = (("retry-after-ms", str(math.ceil(error.retry_after_seconds * 1000))),)
+        metadata += (("retry-after-ms", str(math.ceil(error.retry_after_seconds * 1000))),)
     try:
         async with asyncio.timeout(_STATUS_SECONDS):
             await context.abort(error.code, details, metadata)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,22 @@ async def test_requests_that_wait_for_the_first_worker_are_refused(model: Path) 
         server.stop.take()
         assert (await status_of(waiting), await server.task) == (grpc.StatusCode.UNAVAILABLE, 0)
         await close(server)
+
+
+async def test_calls_that_have_arrived_unseen_are_refused_and_not_dropped(model: Path) -> None:
+    def ask(address: str) -> grpc.StatusCode:
+        with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
+            inference_pb2_grpc.InferenceServiceStub(channel).Generate(pb.GenerateRequest(spec=spec(5)))
+        return caught.value.code()
+
+    async with running(model) as server:
+        address = f"127.0.0.1:{server.plane.ports['address']}"
+        asking = [asyncio.create_task(asyncio.to_thread(ask, address)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        time.sleep(0.2)  # as if it were stopped by a signal
+        server.stop.take()
+        assert await asyncio.gather(*asking) == [grpc.StatusCode.UNAVAILABLE] * 4
+        assert await server.task == 0
 
 
 @pytest.mark.parametrize("way", ["time is over", "second signal"])

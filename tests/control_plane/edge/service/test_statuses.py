@@ -84,6 +84,7 @@ async def test_rpc_07_every_condition_has_its_status(case: Case, is_stream: bool
         assert (error.code(), case.says in error.details()) == (case.code, True)
         assert "secret" not in error.details() and "Traceback" not in error.details()
         assert ("retry-after-ms" in dict(error.trailing_metadata())) is (case.arrange is CASES["full queue"].arrange)
+        assert ("cancelled-by" in dict(error.trailing_metadata())) is (case.code is CODE.CANCELLED)
         assert plane.calls._calls[("GenerateStream" if is_stream else "Generate", case.code.name.lower())] == 1
 
 
