@@ -37,6 +37,8 @@ def _read_and_run(arguments: Sequence[str]) -> int:
 
 def _run(config: "WorkerConfig") -> int:
     _bound_spinning()
+    # torch would load torch-npu by itself, and fail without saying why: worker.device does both.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     import asyncio
     import logging
 

@@ -32,6 +32,7 @@ class WorkerConfig:
     tls: TlsFiles | None
     metrics_host: str
     metrics_port: int
+    eager: bool
     max_lanes: int
     max_step_tokens: int
     max_steps_in_flight: int
@@ -81,6 +82,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "npu", "cuda", "cpu"), default="auto", help="auto: the first of the others that is there"
     )
     parser.add_argument("--device-index", type=types.count, default=0, metavar="N", help="which device of that kind")
+    parser.add_argument(
+        "--eager", action="store_true", help="launch every kernel by itself; default: on an accelerator steps that only decode are graphs"
+    )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
     parser.add_argument(
         "--threads",

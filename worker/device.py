@@ -1,14 +1,21 @@
-"""The device that a worker owns. The only file that may import torch_npu."""
+"""The device that a worker owns. The only file that may import torch_npu, or load the PyPTO kernels."""
 
 import importlib
 import importlib.util
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from pypto_serving.process.start_up import StartUpError
 from worker.host_memory import free_host_bytes
+
+# PyPTO writes what it makes of kernels below this folder, by default below the working directory.
+_OUTPUT_VARIABLE = "TILE_FWK_OUTPUT_DIR"
 
 DEVICE_KINDS = ("auto", "npu", "cuda", "cpu")
 
@@ -40,6 +47,37 @@ class Device:
         free, _total = _runtime(self.kind).mem_get_info(self.torch_device)
         return int(free)
 
+    def new_capture(self) -> "GraphCapture":
+        """Captures graphs of an accelerator, all with one common memory."""
+        return GraphCapture(self)
+
+
+class GraphCapture:
+    """Captures launches into graphs. These share memory: the result of one lasts until another is replayed."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device.torch_device
+        self._runtime = _runtime(device.kind)
+        self._graph_type = self._runtime.NPUGraph if device.kind == "npu" else self._runtime.CUDAGraph
+        self._pool = self._runtime.graph_pool_handle()
+
+    def __call__(self, launch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Run `launch` once, which compiles and loads what it needs, then record it; returns what replays it and gives its result."""
+        beside = self._runtime.Stream(self._device)
+        beside.wait_stream(self._runtime.current_stream(self._device))
+        with self._runtime.stream(beside):
+            launch()
+        self._runtime.current_stream(self._device).wait_stream(beside)
+        graph = self._graph_type()
+        with self._runtime.graph(graph, pool=self._pool):
+            result = launch()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
 
 def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> Device:
     """The device of a kind ("auto": the first of npu, cuda and cpu that is there); sets the threads that torch uses on the host.
@@ -59,6 +97,10 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
     if index >= count:
         raise DeviceUnavailable(f"--device {kind}: there is no device {index}; this machine has {count}")
     _runtime(kind).set_device(index)
+    if kind == "npu":
+        _load_pypto_kernels()
+    if kind == "cuda":
+        _keep_precision()
     return Device(torch.device(kind, index))
 
 
@@ -76,9 +118,32 @@ def _missing_for_npu() -> str | None:
         return "the package torch-npu is not installed (extra `npu`; it needs the CANN toolkit)"
     try:
         importlib.import_module("torch_npu")
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, RuntimeError) as error:
         return f"torch-npu can not be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({str(error).splitlines()[0]})"
-    return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
+    if not _runtime("npu").is_available():
+        return "no Ascend NPU or driver"
+    if importlib.util.find_spec("pypto") is None:
+        return "the package pypto is not installed (extra `npu`)"
+    return None
+
+
+def _load_pypto_kernels() -> None:
+    """They take the place of the torch forms. By name: nothing outside their folder may depend on PyPTO."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
+    try:
+        importlib.import_module("kernels.pypto.registration")
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DeviceUnavailable(
+            f"--device npu: the PyPTO kernels can not be loaded; does pypto fit the CANN toolkit? ({reason})"
+        ) from error
+
+
+def _keep_precision() -> None:
+    """No shorter mantissas, and partial sums in fp32: how a sum is split decides bits enough."""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def _runtime(kind: str) -> ModuleType:

@@ -1,6 +1,7 @@
 """A model, its KV cache and its runner, ready to execute steps."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.cache.kv_cache import KVCache
 from worker.cache.kv_pool import PoolDemand, size_pool
 from worker.checkpoint.error import ModelRefused
+from worker.compile_log import compile_log
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
+from worker.graphs.decode_graphs import DecodeGraphs
+from worker.graphs.shapes import graph_shapes
 from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ModelRunner
@@ -58,6 +62,12 @@ class LoadedRunner:
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
     device = select_device(config.device, config.device_index, config.threads)
+    _check_dtype(device, config.dtype)
+    with compile_log() if device.kind == "npu" else nullcontext():
+        return _load(config, device, progress)
+
+
+def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> LoadedRunner:
     placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, config.max_model_len, progress)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
@@ -68,7 +78,8 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
         max_step_tokens=config.max_step_tokens,
     )
     cache = _allocate_cache(model, device, limits, config.num_pages)
-    runner = _make_runner(model, cache, limits)
+    graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
+    runner = _make_runner(model, cache, limits, graphs)
     _warm_up(runner, progress, config.model)
     return LoadedRunner(
         runner=runner,
@@ -79,6 +90,11 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
         cache_groups=cache.groups,
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
     )
+
+
+def _check_dtype(device: Device, dtype: str) -> None:
+    if device.kind == "npu" and dtype != "bfloat16":
+        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
 
 
 def _warn_without_kernels(device: Device) -> None:
@@ -113,9 +129,19 @@ def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_page
         raise StartUpError(f"the KV cache does not fit: {max(pages):,} pages take {num_bytes:,} bytes", exit_code=1) from None
 
 
-def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits) -> ModelRunner:
+def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Device) -> DecodeGraphs | None:
+    """What the warm-up captures. A CPU gains nothing from graphs, as it launches nothing."""
+    if device.kind == "cpu":
+        return None
+    if not model.is_capturable:
+        _log.info("no graphs: on this device the experts can not be captured", extra={"device": device.kind})
+        return None
+    return DecodeGraphs(model, cache, graph_shapes(limits, device.kind == "npu"), device.new_capture())
+
+
+def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None) -> ModelRunner:
     try:
-        return ModelRunner(model, cache, limits)
+        return ModelRunner(model, cache, limits, graphs)
     except MemoryError:
         lanes = f"{limits.max_lanes:,} lanes of {limits.max_model_len:,} tokens"
         raise StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1) from None

@@ -13,6 +13,8 @@ _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
 _CODE = ("kernels", "worker/layers", "worker/models", "worker/sampling")
+_NPU_CODE = ("kernels/pypto",)  # computes on an NPU only
+_OTHER_CODE = ("kernels/testing",)
 
 
 def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
@@ -25,8 +27,8 @@ def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
         f"torch-{torch.__version__}",
         _describe_device(device),
         f"tile-{row_tile}",
-        ops.kernel_set(),
-        f"code-{_digest_of_code()}",
+        ops.kernel_set(device.type),
+        f"code-{_digest_of_code(device.type)}",
     )
     return "/".join(parts)
 
@@ -45,10 +47,12 @@ def _digest_of_cpu() -> str:
 
 
 @functools.cache  # what runs is what was imported, whatever becomes of the files
-def _digest_of_code() -> str:
+def _digest_of_code(device_type: str) -> str:
     """A sequence must not go on under another version of the code that computed its tokens."""
     root = Path(__file__).parents[1]
+    left_out = [root / folder for folder in (_OTHER_CODE if device_type == "npu" else (*_OTHER_CODE, *_NPU_CODE))]
+    files = (file for folder in _CODE for file in (root / folder).rglob("*.py"))
     digest = hashlib.sha256()
-    for file in sorted(file for folder in _CODE for file in (root / folder).rglob("*.py")):
+    for file in sorted(file for file in files if not any(file.is_relative_to(folder) for folder in left_out)):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:8]

@@ -109,7 +109,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Capture the graphs, and run a prefill, a decode and the sampler once: the first request finds everything loaded. Without lanes only.
+        """Capture the graphs, and run a prefill, a decode and the sampler once: the first request finds everything loaded. Without lanes.
 
         Raises RuntimeError when the model does not produce a token.
         """

@@ -62,7 +62,7 @@ def test_weights_that_can_not_be_read_any_more_are_refused_with_one_line(tmp_pat
 def test_missing_kernels_are_told_once(
     tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kernel_set: str, warnings: int
 ) -> None:
-    monkeypatch.setattr("kernels.ops.kernel_set", lambda: kernel_set)
+    monkeypatch.setattr("kernels.ops.kernel_set", lambda *_: kernel_set)
     with caplog.at_level(logging.WARNING):
         _load(tiny_checkpoint("llama"))
     assert ["kernels.cpu.build" in str(vars(record)) for record in caplog.records] == [True] * warnings

@@ -11,7 +11,7 @@ from worker.lanes.batch import Batch, BatchColumns
 class StaticBatch:
     """Buffers for decode steps of one shape: N rows, each of them its sequence's only one, and N wanted rows.
 
-    Rows beyond those loaded are padding: token 0 at position 0 of no sequence, written to a scratch slot. Before anything is loaded all are.
+    Rows beyond those loaded are padding: token 0 at position 0 of no sequence, written to a scratch slot. At first all of them are.
 
         columns [3 + groups, N]:  token ids | positions | wanted rows | slots of each cache group
     """

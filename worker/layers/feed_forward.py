@@ -10,6 +10,10 @@ from worker.checkpoint.weights import Weights
 class FeedForward(Protocol):
     """Normalised rows [T, hidden] in, their update [T, hidden] out."""
 
+    @property
+    def is_capturable(self) -> bool:
+        """Whether it runs without a word to the host in between."""
+
     def __call__(self, rows: Tensor) -> Tensor:
         """Each row independent of the others."""
 

@@ -17,6 +17,11 @@ class Mlp:
     gate_up: PackedLinear
     down: PackedLinear
 
+    @property
+    def is_capturable(self) -> bool:
+        """Always."""
+        return True
+
     def __call__(self, rows: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         return self.down(ops.swiglu(self.gate_up(rows)))

@@ -52,6 +52,11 @@ class Moe:
     router: PackedLinear
     experts: PackedExperts
 
+    @property
+    def is_capturable(self) -> bool:
+        """With kernels that find out on the device how many rows each expert has."""
+        return self.experts.is_capturable
+
     def __call__(self, rows: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         weights, expert_ids = ops.moe_route(self.router(rows), self.shape.top_k, self.shape.renormalize, "softmax")

@@ -47,6 +47,7 @@ class Decoder:
         )
         self.cache_groups = config.cache_groups(placement.page_tokens, placement.dtype)
         self.progress = placement.progress
+        self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)
         self.row_tile = row_tile
         self.numerics_id = numerics_id(placement.dtype, placement.device, row_tile)
         self._device = placement.device

@@ -55,6 +55,10 @@ class Model(Protocol):
         """Rows of a batch, and its rows of logits, are padded to a multiple of this."""
 
     @property
+    def is_capturable(self) -> bool:
+        """Whether `forward` runs without a word to the host in between, so that it can be captured into a graph."""
+
+    @property
     def numerics_id(self) -> str:
         """Identity of everything that decides the bits of a result, the weights apart."""
 
