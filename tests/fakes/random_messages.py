@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
@@ -34,68 +34,89 @@ _SCALARS: Mapping[int, st.SearchStrategy[Any]] = {
 }
 
 
-def changed(bases: Sequence[Message], values: Mapping[str, Sequence[Any]], max_changes: int = 5) -> st.SearchStrategy[Any]:
+Path = tuple[FieldDescriptor, ...]
+Values = Mapping[str, Sequence[Any]]
+
+
+def changed(bases: Sequence[Message], values: Values, max_changes: int = 5) -> st.SearchStrategy[Any]:
     """One of `bases` after some changes. `values` are further ones for fields, by "Message.field"; only those where there is None too."""
+    every = _paths(bases[0].DESCRIPTOR)
 
     @st.composite
     def message(draw: st.DrawFn) -> Message:
         base = bases[draw(st.integers(0, len(bases) - 1))]
         copy = type(base)()
         copy.CopyFrom(base)
+        # Most changes are made to what is there: anything else is often refused for being there at all.
+        present = [path for path in every if path[0].is_repeated or path[0].message_type is None or base.HasField(path[0].name)]
         for _ in range(draw(st.integers(0, max_changes))):
-            _change(draw, copy, values)
+            paths = every if draw(st.integers(0, 7)) == 0 else present
+            _change(draw, copy, paths[draw(st.integers(0, len(paths) - 1))], values)
         return copy
 
     return message()
 
 
-def _change(draw: st.DrawFn, message: Message, values: Mapping[str, Sequence[Any]]) -> None:
-    fields = list(message.DESCRIPTOR.fields)
-    if not fields:
-        return
-    field = draw(st.sampled_from(fields))
-    if draw(st.integers(0, 7)) == 0:
+def _paths(descriptor: Descriptor, max_depth: int = 6) -> list[Path]:
+    """The way to every field, and to every field of messages in fields."""
+    paths: list[Path] = []
+    for field in descriptor.fields if max_depth else ():
+        paths.append((field,))
+        if field.message_type is not None and not _is_map(field):
+            paths += [(field, *path) for path in _paths(field.message_type, max_depth - 1)]
+    return paths
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _change(draw: st.DrawFn, message: Message, path: Path, values: Values) -> None:
+    field, *rest = path
+    if rest:
+        inner: Any = getattr(message, field.name)
+        if field.is_repeated:
+            inner = inner[draw(st.integers(0, len(inner) - 1))] if len(inner) and draw(st.booleans()) else inner.add()
+        else:
+            inner.SetInParent()
+        _change(draw, inner, tuple(rest), values)
+    elif draw(st.integers(0, 7)) == 0:
         message.ClearField(field.name)
     elif field.is_repeated:
-        _change_many(draw, message, field, values)
+        _change_many(draw, getattr(message, field.name), field, values)
     elif field.message_type is not None:
-        inner = getattr(message, field.name)
-        inner.SetInParent()
-        for _ in range(draw(st.integers(0, 2))):
-            _change(draw, inner, values)
+        getattr(message, field.name).SetInParent()
     else:
         setattr(message, field.name, draw(_scalar(field, values)))
 
 
-def _change_many(draw: st.DrawFn, message: Message, field: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> None:
-    many: Any = getattr(message, field.name)
+def _change_many(draw: st.DrawFn, many: Any, field: FieldDescriptor, values: Values) -> None:
     size = draw(st.sampled_from(_SIZES) if draw(st.integers(0, 7)) == 0 else st.integers(0, 3))
-    if field.message_type is None:
-        few = [draw(_scalar(field, values)) for _ in range(min(size, 3))]
-        short = [value for value in few if not isinstance(value, str) or len(value) < 2000]  # or the message gets too large to be looked at
-        many.extend((short * size)[:size] if size > 3 else few)
-    elif field.message_type.GetOptions().map_entry:
+    if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         for index in range(size):
             _put(draw, many, draw(_scalar(key, values)) if index < 3 else _numbered(key, index), value, values)
+    elif field.message_type is not None:
+        many.extend([many[0] if many else many.add() for _ in range(size)])
     else:
-        for _ in range(min(size, 200)):
-            added = many.add() if not many or draw(st.booleans()) else many[0]
-            _change(draw, added, values)
+        few = [draw(_scalar(field, values)) for _ in range(min(size, 3))]
+        short = [value for value in few if not isinstance(value, str) or len(value) < 2000]  # or the message gets too large to be looked at
+        many.extend((short * size)[:size] if size > 3 else few)
 
 
-def _put(draw: st.DrawFn, many: Any, key: Any, value: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> None:
+def _put(draw: st.DrawFn, many: Any, key: Any, value: FieldDescriptor, values: Values) -> None:
     if value.message_type is None:
         many[key] = draw(_scalar(value, values))
     else:
-        _change(draw, many[key], values)
+        paths = _paths(value.message_type)
+        _change(draw, many[key], paths[draw(st.integers(0, len(paths) - 1))], values)
 
 
 def _numbered(key: FieldDescriptor, index: int) -> Any:
     return f"key{index}" if key.type == FieldDescriptor.TYPE_STRING else index
 
 
-def _scalar(field: FieldDescriptor, values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Any]:
+def _scalar(field: FieldDescriptor, values: Values) -> st.SearchStrategy[Any]:
     of_type = _SCALARS[field.type]
     known = values.get(f"{field.containing_type.name}.{field.name}")
     if known is None:
