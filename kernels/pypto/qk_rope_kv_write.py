@@ -62,9 +62,7 @@ def _halves(qkv, weights, which, tile, heads, start, first, valid, eps, normed):
     """Both halves of some heads of some rows, in fp32 but rounded, after their norm if there is one."""
     half = qkv.shape[2] // 2
     parts = [
-        pypto.cast(
-            pypto.view(qkv, [tile, heads, half], [start, first, half * part], valid_shape=[valid, heads, half]), pypto.DT_FP32
-        )
+        pypto.cast(pypto.view(qkv, [tile, heads, half], [start, first, half * part], valid_shape=[valid, heads, half]), pypto.DT_FP32)
         for part in range(2)
     ]
     if not normed:
