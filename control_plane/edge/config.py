@@ -58,17 +58,18 @@ def read_config(arguments: Sequence[str]) -> Config:
     """Read flags, environment and file; exits for wrong flags and --help."""
     parser = argument_parser("python -m control_plane", "The control plane of PyPTO Serving: serves clients and steers workers.", "control")
     parser.usage = "python -m control_plane --model DIR --worker HOST:PORT [options]"
-    _add_model_options(parser)
-    _add_network_options(parser)
-    add_access_options(parser)
-    _add_scheduling_options(parser)
-    add_log_options(parser)
+    _add_model_options(parser.add_argument_group("model"))
+    _add_network_options(parser.add_argument_group("network"))
+    add_access_options(parser.add_argument_group("access"))
+    _add_patience_options(parser.add_argument_group("patience"))
+    _add_scheduling_options(parser.add_argument_group("scheduling"))
+    add_log_options(parser.add_argument_group("log"))
     values = parser.parse_args(arguments)
     _check_admin(parser, values)
     return _config(values, access_options(parser, values))
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
+def _add_model_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
     parser.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: the directory's name")
     parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
@@ -79,7 +80,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _add_network_options(parser: argparse.ArgumentParser) -> None:
+def _add_network_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=types.port, default=50051, help="port for clients; 0: any free port")
     parser.add_argument("--metrics-host", metavar="HOST", help="address of /metrics, which asks for no key; default: --host")
@@ -96,6 +97,9 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
         "--worker", type=types.address, action="append", default=[], metavar="HOST:PORT", help="worker to dial; can be repeated"
     )
     parser.add_argument("--takeover", action="store_true", help="take workers over although another control plane's lease still runs")
+
+
+def _add_patience_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
     )
@@ -106,9 +110,16 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long a client may read nothing of its stream before its request ends with RESOURCE_EXHAUSTED",
     )
+    parser.add_argument(
+        "--worker-grace-seconds",
+        type=types.seconds,
+        default=_SCHEDULER.grace_seconds,
+        metavar="S",
+        help="how long a request waits for a worker before it ends with UNAVAILABLE",
+    )
 
 
-def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
+def _add_scheduling_options(parser: argparse._ActionsContainer) -> None:
     count: dict[str, Any] = {"type": types.positive, "metavar": "N"}
     parser.add_argument("--max-queued-requests", **count, default=_ENGINE.max_queued_requests, help="most requests that wait")
     parser.add_argument("--max-queued-tokens", **count, default=_ENGINE.max_queued_tokens, help="most prompt tokens that wait")
@@ -117,13 +128,6 @@ def _add_scheduling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-model-len", **count, help="most tokens of a request; default: what the model and the KV memory allow")
     parser.add_argument("--steps-in-flight", **count, default=_SCHEDULER.max_steps_in_flight, help="steps sent and not yet answered")
     parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="reuse the KV of equal prefixes")
-    parser.add_argument(
-        "--worker-grace-seconds",
-        type=types.seconds,
-        default=_SCHEDULER.grace_seconds,
-        metavar="S",
-        help="how long a request waits for a worker before it ends with UNAVAILABLE",
-    )
     parser.add_argument(
         "--on-numerics-change",
         choices=("wait", "continue"),

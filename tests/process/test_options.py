@@ -12,6 +12,16 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_help_says_once_how_flags_are_set_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argument_parser("worker", "A worker.", "worker")
+    parser.add_argument("--port", type=int, default=1, help="to listen on")
+    parser.add_argument("--eager", action="store_true", help="be eager")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    said = capsys.readouterr().out
+    assert said.count("PYPTO_SERVING_WORKER_") == 1 and "to listen on (default: 1)" in said and said.count("(default") == 1
+
+
 def _port(arguments: list[str]) -> int:
     parser = argument_parser("worker", "A worker.", "worker")
     parser.add_argument("--port", type=int, default=1)

@@ -21,7 +21,7 @@ class AccessOptions:
     reflection: bool
 
 
-def add_access_options(parser: argparse.ArgumentParser) -> None:
+def add_access_options(parser: argparse._ActionsContainer) -> None:
     """Add the flags."""
     add_server_tls_options(parser, "clients")
     parser.add_argument(

@@ -11,11 +11,16 @@ def argument_parser(prog: str, description: str, section: str) -> configargparse
     The flag --max-lanes of the section "worker" is PYPTO_SERVING_WORKER_MAX_LANES in the environment, and the key max-lanes of the table
     [worker] in the file given with --config.
     """
+    prefix = f"PYPTO_SERVING_{section.upper()}_"
     parser = configargparse.ArgumentParser(
         prog=prog,
         description=description,
+        epilog=f"Every flag can also stand in the environment (--log-level as {prefix}LOG_LEVEL), or in the table [{section}] of a TOML "
+        "file that --config names. The command line goes before the environment, the environment before the file.",
         formatter_class=_HelpFormatter,
-        auto_env_var_prefix=f"PYPTO_SERVING_{section.upper()}_",
+        add_env_var_help=False,  # it would repeat itself at every flag
+        add_config_file_help=False,
+        auto_env_var_prefix=prefix,
         config_file_parser_class=configargparse.TomlConfigParser([section]),
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help=f"TOML file; flags are keys of its table [{section}]")
@@ -26,10 +31,10 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults of flags that have one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, []) else super()._get_help_string(action)
+        return action.help if action.default is False or action.default in (None, []) else super()._get_help_string(action)
 
 
-def add_log_options(parser: configargparse.ArgumentParser) -> None:
+def add_log_options(parser: argparse._ActionsContainer) -> None:
     """Add --log-format and --log-level, the arguments of `logs.configure`."""
     formats, levels = ("auto", "text", "json"), ("debug", "info", "warning", "error")
     parser.add_argument("--log-format", choices=formats, default="auto", help="of the log's lines; auto: text on a terminal, else JSON")

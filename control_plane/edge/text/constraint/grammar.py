@@ -14,7 +14,7 @@ _JSON_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 
 _SOURCE_LINE = re.compile(r"\s*\d+ \||\s*\^+\s*$|\s*<non-verbose/>|\s*<state>")
-_ORIGIN = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?|^failed to parse \"%json\": ")
+_ORIGIN = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?|^failed to parse \"%json\": |^parser error: ", re.IGNORECASE)
 _MAX_REASON = 300
 
 #: What the library says when it has found that nothing matches.

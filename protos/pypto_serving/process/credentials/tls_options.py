@@ -7,7 +7,7 @@ from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.options import require_flags
 
 
-def add_server_tls_options(parser: argparse.ArgumentParser, peers: str) -> None:
+def add_server_tls_options(parser: argparse._ActionsContainer, peers: str) -> None:
     """Add --tls-cert, --tls-key and --tls-client-ca; `peers` says who connects."""
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain to serve TLS with; default: plain text")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert, not encrypted")
