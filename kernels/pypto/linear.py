@@ -17,10 +17,12 @@ def linear_kernel(
     depth: int,
     x_depth: int,
     weight_depth: int,
+    merged: int,
 ):
     rows = x.shape[0]
     width = x.shape[1]
     pypto.set_cube_tile_shapes([rows_tile, rows_tile], [depth, x_depth, weight_depth], [columns_tile, columns_tile])
+    pypto.set_pass_options(cube_l1_reuse_setting={-1: merged})
     for index in pypto.loop((rows + rows_tile - 1) // rows_tile, name="TILES", idx_name="index"):
         start = index * rows_tile
         valid = pypto.min(rows_tile, rows - start)
@@ -39,11 +41,13 @@ def biased_linear_kernel(
     depth: int,
     x_depth: int,
     weight_depth: int,
+    merged: int,
 ):
     rows = x.shape[0]
     width = x.shape[1]
     columns = weight.shape[0]
     pypto.set_cube_tile_shapes([rows_tile, rows_tile], [depth, x_depth, weight_depth], [columns_tile, columns_tile])
+    pypto.set_pass_options(cube_l1_reuse_setting={-1: merged})
     # The bias enters where the products are summed, which takes it in fp32 only.
     pypto.set_vec_tile_shapes(1, pypto.min(columns, 16384))
     offset = pypto.cast(pypto.reshape(bias, [1, columns]), pypto.DT_FP32)

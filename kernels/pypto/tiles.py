@@ -8,7 +8,8 @@ How a row is summed must not depend on the number of rows: no depth does.
 from typing import NamedTuple
 
 _L1_ELEMENTS = 512 * 1024 // 2  # bf16
-_CUBE_TASKS = 22  # for 24 cores: with one task for each the last ones start late
+_CUBE_CORES = 24
+_CUBE_TASKS = 22  # with a task for every core the last ones start late
 _MAX_LOOP_ROWS = 128
 
 
@@ -20,13 +21,14 @@ class RowTiles(NamedTuple):
 
 
 class LinearTiles(NamedTuple):
-    """How a matrix product is cut, in elements; all are multiples of 16."""
+    """How a matrix product is cut, in elements, multiples of 16."""
 
     rows: int
     columns: int  # outputs of a task
     depth: int  # inputs that are multiplied at a time
     x_depth: int  # inputs of a load of rows into L1
     weight_depth: int  # inputs of a load of weights into L1
+    merged: int  # tasks that become one
 
 
 def rows_per_tile(width: int) -> int:
@@ -52,12 +54,16 @@ def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
 def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
     """For linear."""
     tile_rows = _power_of_two_above(rows, 16, 128)
-    columns = min(256, _multiple(-(-out_features // _CUBE_TASKS), 16))
-    depth = min(128, _multiple(in_features, 16))
-    weight_depth = min(_power_of_two_below(_L1_ELEMENTS * 3 // 4 // columns, 1024), _multiple(in_features, depth))
+    # Few rows leave room for loads of many inputs, which pays as long as a task takes fewer outputs than 256.
+    turns = -(-out_features // (256 * (_CUBE_TASKS if tile_rows == 16 else _CUBE_CORES)))
+    tasks = turns * (_CUBE_TASKS if tile_rows < 128 else 16)
+    columns = min(256, _multiple(-(-out_features // tasks), 16 if tile_rows == 16 else 64))
+    depth = min(256 if out_features <= 2048 else 128, _multiple(in_features, 16))
+    most = max(512, (_L1_ELEMENTS - tile_rows * 512) // columns)
+    weight_depth = min(_power_of_two_below(most, 1024), _multiple(in_features, depth))
     loads = (_L1_ELEMENTS - columns * weight_depth) // (tile_rows * weight_depth)
     x_depth = min(loads * weight_depth, _multiple(in_features, weight_depth)) if loads else weight_depth // 2
-    return LinearTiles(tile_rows, columns, depth, x_depth, weight_depth)
+    return LinearTiles(tile_rows, columns, depth, x_depth, weight_depth, turns)
 
 
 def _row_tiles(rows: int, task_rows: int) -> RowTiles:

@@ -1,0 +1,37 @@
+"""The table of tiles: every tile fits the memory of a core, for the shapes of every model."""
+
+import itertools
+
+import pytest
+
+from kernels.pypto.tiles import linear_tiles
+
+KIB = 1024
+# Hidden sizes, feed-forward sizes and vocabularies from a tiny model to one of 70 billion parameters, and sizes that divide by nothing.
+SIZES = [16, 48, 64, 100, 576, 1024, 1040, 2048, 3072, 4096, 5120, 6144, 8192, 17408, 28672, 34816, 49152, 57344, 128256, 151936]
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 17, 32, 100, 128, 129, 4096])
+def test_tiles_of_products_fit(rows):
+    for out_features, in_features in itertools.product(SIZES, SIZES[:-4]):
+        tiles = linear_tiles(rows, out_features, in_features)
+        assert all(tile > 0 and tile % 16 == 0 for tile in tiles[:-1])
+        assert 2 * (tiles.rows * tiles.x_depth + tiles.columns * tiles.weight_depth) <= 512 * KIB, (out_features, in_features)
+        assert 2 * tiles.rows * tiles.depth <= 64 * KIB and 2 * tiles.columns * tiles.depth <= 64 * KIB
+        assert 4 * tiles.rows * tiles.columns <= 128 * KIB
+
+
+def test_depths_of_a_product_nest():
+    for out_features, in_features, rows in itertools.product(SIZES, SIZES[:-4], (1, 32, 128)):
+        tiles = linear_tiles(rows, out_features, in_features)
+        assert max(tiles.x_depth, tiles.weight_depth) % min(tiles.x_depth, tiles.weight_depth) == 0
+        assert tiles.weight_depth % tiles.depth == 0 and tiles.x_depth % tiles.depth == 0
+
+
+def test_how_a_row_is_summed_does_not_depend_on_the_number_of_rows():
+    for out_features, in_features in itertools.product(SIZES, SIZES[:-4]):
+        assert len({linear_tiles(rows, out_features, in_features)[2] for rows in (1, 16, 17, 64, 129, 4096)}) == 1
+
+
+def test_few_kernels_are_compiled():
+    assert len({linear_tiles(rows, 4096, 1024) for rows in range(1, 5000)}) == 4
