@@ -30,7 +30,7 @@ READY := $(INSTALLED) $(GENERATED) $(KERNELS)
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all chaos soak bench bench-scheduler demo serve-control serve-worker check clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-cuda test-npu chaos soak bench bench-scheduler demo serve-control serve-worker check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,12 @@ chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no 
 
 soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= CHAOS_SEED=)
 	$(PY) -m pytest tests/chaos/soak.py -s $(ARGS)
+
+test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, and time its decode steps; exits 3 where there is none
+	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)
+
+test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
+	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
 
 check: lint typecheck proto-check test ## What CI runs
 

@@ -1,0 +1,136 @@
+"""Tokens and logits of a request are the same, bit for bit, in any company, in chunks, over reused pages, readmitted, replayed or not."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from accelerator_runs import KIND, NUM_GENERATED, Accelerator, Drawn, Run, assert_same, request
+from checkpoints import TinyCheckpoint
+from safetensors.torch import load_file, save_file
+
+from worker.graphs.shapes import GraphShape
+from worker.models import Model
+
+_NUM_LANES = 20
+_LOOKED_AT = range(11)
+# Widths that sequences outgrow while they decode, and row counts that neither begin nor end where the lanes do.
+_SHAPES = tuple(GraphShape(rows, tokens) for rows in (8, 24) for tokens in (24, 64, 128))
+_MODELS = [("qwen3", "float32"), ("qwen3", "bfloat16"), ("llama", "bfloat16"), ("qwen2", "bfloat16"), ("qwen3_moe", "bfloat16")]
+
+
+@pytest.fixture(scope="module", params=[model for model in _MODELS if KIND != "npu" or model[1] == "bfloat16"], ids="-".join)
+def model(request: pytest.FixtureRequest, accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint) -> Model:
+    return accelerator.load(tiny_checkpoint(*request.param), request.param[1])
+
+
+@pytest.fixture(scope="module")
+def launching(accelerator: Accelerator, model: Model) -> Run:
+    return Run(model, _NUM_LANES, forms=accelerator.forms)
+
+
+@pytest.fixture(scope="module")
+def replaying(accelerator: Accelerator, model: Model) -> Run:
+    if not model.is_capturable:
+        pytest.skip("the experts can not be captured")
+    return Run(model, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms)
+
+
+@pytest.fixture(scope="module", params=["launching", "replaying"])
+def run(request: pytest.FixtureRequest, model: Model) -> Run:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(launching: Run) -> Drawn:
+    """What each lane draws by itself, every kernel launched."""
+    results = [launching([request(lane)]) for lane in _LOOKED_AT]
+    return {lane: drawn for tokens, _ in results for lane, drawn in tokens.items()}, {
+        lane: drawn for _, logits in results for lane, drawn in logits.items()
+    }
+
+
+@pytest.fixture(autouse=True)
+def count_replays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whoever replays does replay."""
+    before = request.getfixturevalue("replaying").num_replayed if "replaying" in request.node.name else 0
+    yield
+    assert "replaying" not in request.node.name or request.getfixturevalue("replaying").num_replayed > before
+
+
+@pytest.mark.parametrize("company", [1, 7, 8, 9, 20])
+def test_company_changes_nothing(run: Run, alone: Drawn, company: int) -> None:
+    assert_same(run([request(lane) for lane in range(company)]), alone)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 16])
+def test_chunks_change_nothing(run: Run, alone: Drawn, chunk_tokens: int) -> None:
+    assert_same(run([request(lane) for lane in _LOOKED_AT], chunk_tokens), alone)
+
+
+@pytest.mark.parametrize("num_generated", [1, 5])
+def test_preempted_and_readmitted_sequence_goes_on(run: Run, alone: Drawn, num_generated: int) -> None:
+    assert_same(run([request(lane, alone[0][lane][:num_generated]) for lane in _LOOKED_AT], 16), alone, num_generated)
+
+
+def test_pages_of_a_prefix_may_be_reused(run: Run, alone: Drawn) -> None:
+    run([request(lane) for lane in _LOOKED_AT])
+    lanes = [lane for lane in _LOOKED_AT if len(request(lane).token_ids) > 16]
+    assert_same(run([request(lane, num_computed_tokens=16) for lane in lanes]), alone)
+
+
+def test_what_pages_held_before_changes_nothing(run: Run, alone: Drawn) -> None:
+    run.poison()
+    assert_same(run([request(lane) for lane in range(9)]), alone)
+
+
+def test_padding_writes_to_the_scratch_page_only(run: Run) -> None:
+    run.poison()
+    run([request(0, length=15)])  # decodes from the end of a page into the next one
+    for tensor in (*run.cache.keys, *run.cache.values):
+        written = [page for page in range(len(tensor) - 1) if not tensor[page].isnan().all()]
+        assert written == [0, 1]
+
+
+@pytest.fixture(scope="module")
+def poisonous(accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A model that makes NaN of token 0, which padding rows have."""
+    directory: Path = tmp_path_factory.mktemp("poisonous") / "llama"
+    shutil.copytree(tiny_checkpoint("llama", "bfloat16", tie_word_embeddings=False), directory)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.embed_tokens.weight"][0] = torch.nan
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return accelerator.load(directory, "bfloat16")
+
+
+@pytest.mark.parametrize("company", [1, 3, 9])
+def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Model, company: int) -> None:
+    requests = [request(lane) for lane in range(company)]
+    launched = Run(poisonous, _NUM_LANES, forms=accelerator.forms, warms_up=False)(requests)
+    run = Run(poisonous, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms, warms_up=False)
+    replayed = run(requests)
+    assert run.num_replayed == NUM_GENERATED - 1
+    assert all(logits.isfinite().all() for lane in launched[1].values() for logits in lane)
+    assert_same(replayed, launched)
+
+
+def test_sequences_that_no_graph_has_room_for_are_launched(accelerator: Accelerator, model: Model, alone: Drawn) -> None:
+    if not model.is_capturable:
+        pytest.skip("the experts can not be captured")
+    run = Run(model, _NUM_LANES, (GraphShape(8, 31),), accelerator.new_capture, accelerator.forms)
+    num_replayed = run.num_replayed
+    assert_same(run([request(lane) for lane in range(9)]), alone)
+    assert run.num_replayed == num_replayed
+    assert_same(run([request(lane) for lane in (3, 4)]), alone)
+    assert run.num_replayed == num_replayed
+
+
+def test_small_model_is_the_same_in_company(accelerator: Accelerator, checkpoint: Callable[[str, str], Path]) -> None:
+    model = accelerator.load(checkpoint("0.6B", "bfloat16"), "bfloat16")
+    launched = Run(model, _NUM_LANES, forms=accelerator.forms)
+    replayed = Run(model, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms)
+    alone = launched([request(4)])
+    for run in (launched, replayed):
+        for company in ([4], range(9), range(_NUM_LANES)):
+            assert_same(run([request(lane) for lane in company], 16), alone)

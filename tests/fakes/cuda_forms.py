@@ -1,0 +1,28 @@
+"""The CPU in the role of a CUDA device: the forms that CUDA would be given, and graphs without a device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kernels import linear, ops
+from kernels.cuda import attention, moe, norm
+from kernels.cuda import linear as cuda_linear
+
+_FORMS = {
+    "_rms_norm": norm.rms_norm,
+    "_add_rms_norm": norm.add_rms_norm,
+    "_paged_attention": attention.paged_attention,
+    "_linear": cuda_linear.linear,
+    "_moe_experts": moe.moe_experts,
+}
+
+
+@contextmanager
+def cuda_forms() -> Iterator[None]:
+    """Within it, models load and run on the CPU as they would on CUDA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "_is_on_host", lambda weight: False)
+        for name, form in _FORMS.items():
+            patch.setattr(ops, name, form)
+        yield
