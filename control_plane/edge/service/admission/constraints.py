@@ -1,7 +1,7 @@
 """The constraint of a request: its limits, and its way to the compiler."""
 
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler, ConstraintsUnavailable
 from control_plane.edge.text.constraint.grammar import (
     GrammarRefused,
@@ -10,6 +10,7 @@ from control_plane.edge.text.constraint.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from control_plane.edge.text.constraint.grammar_trial import TrialFailed
 from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 from pypto_serving.inference.v1 import inference_pb2
 
@@ -47,6 +48,8 @@ class RequestConstraints:
             raise InvalidArgument(f"constraint.{kind}: {error}") from None
         except ConstraintsUnavailable as error:
             raise FailedPrecondition(f"constraint: {error}") from None
+        except TrialFailed as error:
+            raise Unavailable(f"constraint: the server is too busy to compile it: {error}") from None
 
 
 def _grammar(kind: str, constraint: inference_pb2.Constraint) -> str:

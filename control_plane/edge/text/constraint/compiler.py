@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -54,13 +54,13 @@ class ConstraintCompiler:
         with self._lock:
             trial, tokens = self._trial, self._tokens
         trial.check(grammar)
-        matcher = LLMatcher(tokens, grammar, log_level=0, limits=self._limits)
-        # The copies share a lexer, whose states are counted together. One lexer for all requests would fill up, and then fail for good.
-        constraints = [TokenConstraint(matcher.deep_copy(), self._ends) for _ in range(count)]
+        begin = partial(LLMatcher, tokens, grammar, log_level=0, limits=self._limits)
+        matcher = begin()
+        constraints = [TokenConstraint(matcher.deep_copy(), begin, self._ends) for _ in range(count)]
         if matcher.is_error():
             raise GrammarRefused(reason_of(matcher.get_error()))
         try:
-            is_empty = not any(TokenConstraint(matcher, self._ends).mask())
+            is_empty = not any(TokenConstraint(matcher, begin, self._ends).mask())
         except ConstraintExhausted as error:
             raise GrammarRefused(str(error)) from None
         if is_empty:

@@ -17,6 +17,10 @@ _MAX_VERDICTS = 1024
 _WALL_SECONDS = 60.0
 
 
+class TrialFailed(Exception):
+    """The machine has no room for a trial now, which says nothing about the grammar."""
+
+
 class GrammarTrial:
     """Says whether a grammar may be compiled, and remembers it. Its methods may be called on any thread, and block."""
 
@@ -27,7 +31,7 @@ class GrammarTrial:
         self._lock = threading.Lock()
 
     def check(self, grammar: str) -> None:
-        """Raises GrammarRefused when the grammar is wrong, ignores a part of what is asked for, or costs too much."""
+        """Raises GrammarRefused when the grammar is wrong, ignores a part of what is asked for, or costs too much; and TrialFailed."""
         digest = hashlib.sha256(grammar.encode()).digest()
         verdict = self._known(digest)
         if verdict is None:
@@ -58,8 +62,8 @@ class GrammarTrial:
         command = [sys.executable, "-I", str(_SCRIPT)]
         try:
             done = subprocess.run(command, input=json.dumps(request).encode(), capture_output=True, timeout=_WALL_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return "too complex: compiling it takes too long"
+        except (OSError, subprocess.TimeoutExpired) as error:  # its CPU time would have run out long before
+            raise TrialFailed(f"no process for it: {type(error).__name__}") from error
         if done.returncode != 0 or not done.stdout:
             return "too complex: compiling it takes too much time, memory or stack"
         answer = json.loads(done.stdout)

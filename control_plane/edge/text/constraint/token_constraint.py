@@ -1,5 +1,7 @@
 """The constraint of one sequence, behind the core's protocol."""
 
+from collections.abc import Callable
+
 from llguidance import LLMatcher
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
@@ -13,36 +15,58 @@ _MISFIT = "doesn't satisfy the grammar"
 class TokenConstraint:
     """Implements `control_plane.core.constraint.Constraint`. Used on one thread at a time.
 
-    End tokens are not left to the grammar: they are allowed exactly where the output is complete, whatever it says of them.
+    End tokens are not left to the grammar: they are allowed exactly where the output is complete, whatever it says of them. `begin` makes
+    a matcher that has seen nothing: what one piles up from mask to mask, also for its copies, counts against its limits, so that only
+    what a fresh one can not do either is too complex.
     """
 
-    __slots__ = ("_ends", "_has_ended", "_matcher")
+    __slots__ = ("_begin", "_ends", "_has_ended", "_matcher", "_token_ids")
 
-    def __init__(self, matcher: LLMatcher, ends: EndTokens) -> None:
+    def __init__(self, matcher: LLMatcher, begin: Callable[[], LLMatcher], ends: EndTokens) -> None:
         self._matcher = matcher
+        self._begin = begin
         self._ends = ends
         self._has_ended = False
+        self._token_ids: list[int] = []
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
         if self._has_ended:
             raise ConstraintViolated(f"token id {token_id} comes after the end")
-        if self._matcher.is_error():
-            return  # too complex: the next mask tells
-        if token_id in self._ends:
-            if not self._matcher.is_accepting():
-                raise ConstraintViolated(f"end token {token_id} comes before the output is complete")
+        if token_id not in self._ends or self._matcher.is_error():
+            self._consume(token_id)
+        elif self._matcher.is_accepting():
             self._has_ended = True
-        elif self._matcher.is_stopped():
-            raise ConstraintViolated(f"token id {token_id} comes after complete output")
-        elif not self._matcher.consume_token(token_id) and _MISFIT in (error := self._matcher.get_error()):
-            raise ConstraintViolated(f"token id {token_id} is not allowed: {reason_of(error)}")
+        else:
+            raise ConstraintViolated(f"end token {token_id} comes before the output is complete")
 
     def mask(self) -> bytes:
         """See `Constraint.mask`."""
         if self._has_ended:
             return self._ends.nothing
-        allowed = self._ends.nothing if self._matcher.is_stopped() else self._matcher.compute_bitmask()
+        allowed = self._allowed()
+        if self._matcher.is_error():
+            self._begin_again()
+            allowed = self._allowed()
         if self._matcher.is_error():
             raise ConstraintExhausted(f"too complex: {reason_of(self._matcher.get_error())}")
         return self._ends.put_into(allowed, self._matcher.is_accepting())
+
+    def _allowed(self) -> bytes:
+        return self._ends.nothing if self._matcher.is_stopped() else self._matcher.compute_bitmask()
+
+    def _consume(self, token_id: int) -> None:
+        self._token_ids.append(token_id)
+        if self._matcher.is_error():
+            return  # too complex: the next mask tells
+        if self._matcher.is_stopped():
+            raise ConstraintViolated(f"token id {token_id} comes after complete output")
+        if not self._matcher.consume_token(token_id):
+            self._begin_again()  # a full matcher takes no token
+        if _MISFIT in (error := self._matcher.get_error()):
+            raise ConstraintViolated(f"token id {token_id} is not allowed: {reason_of(error)}")
+
+    def _begin_again(self) -> None:
+        self._matcher = self._begin()
+        for token_id in self._token_ids:
+            self._matcher.consume_token(token_id)

@@ -1,5 +1,7 @@
 """The constraint of a request: what it may be, and what is refused."""
 
+import subprocess
+
 import grpc
 import pytest
 import tokenizers
@@ -71,3 +73,12 @@ async def test_a_model_whose_tokens_stand_for_no_bytes_can_not_be_constrained() 
     model = served_model(tokenizer=Tokenizer(inner, SPECIAL_TOKENS))
     error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("a")), model)
     assert (error.code, "does not say which bytes" in str(error)) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_a_server_too_busy_to_try_a_grammar_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: object, **options: object) -> None:
+        raise subprocess.TimeoutExpired("trial", 60)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("never seen before")))
+    assert (error.code, "too busy" in str(error)) == (grpc.StatusCode.UNAVAILABLE, True)

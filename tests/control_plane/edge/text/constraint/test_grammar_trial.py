@@ -1,13 +1,14 @@
 """Grammars that would end or block the process that compiles them."""
 
 import json
+import subprocess
 
 import pytest
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import EOS
 
 from control_plane.edge.text.constraint.grammar import GrammarRefused, json_schema_grammar, lark_grammar, regex_grammar
-from control_plane.edge.text.constraint.grammar_trial import GrammarTrial
+from control_plane.edge.text.constraint.grammar_trial import GrammarTrial, TrialFailed
 
 
 @pytest.fixture
@@ -39,6 +40,19 @@ def test_a_grammar_that_takes_for_ever_is_refused_and_not_tried_again(trial: Gra
     monkeypatch.setattr("subprocess.run", None)
     with pytest.raises(GrammarRefused, match="too complex"):
         trial.check(endless)
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("trial", 60), BlockingIOError("no more processes")])
+def test_a_machine_without_room_for_a_trial_is_not_held_against_the_grammar(
+    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def run(*arguments: object, **options: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(TrialFailed, match=type(error).__name__):
+        patched.setattr(subprocess, "run", run)
+        trial.check(regex_grammar("a"))
+    trial.check(regex_grammar("a"))
 
 
 def test_what_a_schema_asks_to_be_ignored_is_refused(trial: GrammarTrial) -> None:
