@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from control_plane.core.step import Step, WorkerDescription
-from control_plane.edge.worker_link.frames import step_frame
-from control_plane.edge.worker_link.mirror import LaneMirror
-from control_plane.edge.worker_link.results import sampled_columns, step_result
-from control_plane.edge.worker_link.welcome import describe
+from control_plane.edge.worker_link.frames.mirror import LaneMirror
+from control_plane.edge.worker_link.frames.requests import step_frame
+from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
+from control_plane.edge.worker_link.frames.welcome import describe
 from control_plane.engine.ports import WorkerEvents
 from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from control_plane.edge.worker_link.frames import FrameError, heartbeat_frame
+from control_plane.edge.worker_link.connection.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.frames.frame_error import FrameError
+from control_plane.edge.worker_link.frames.requests import heartbeat_frame
+from control_plane.edge.worker_link.frames.welcome import describe
 from control_plane.edge.worker_link.session import Surroundings, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
-from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
-from control_plane.edge.worker_link.welcome import describe
 from control_plane.engine.ports import WorkerRefused
 from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2

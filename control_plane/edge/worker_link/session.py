@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.core.step import Step, StepResult, WorkerDescription
-from control_plane.edge.worker_link.frames import FrameError, reset_frame, step_frame
+from control_plane.edge.worker_link.frames.frame_error import FrameError
+from control_plane.edge.worker_link.frames.mirror import LaneMirror
+from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
+from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
-from control_plane.edge.worker_link.mirror import LaneMirror
-from control_plane.edge.worker_link.results import sampled_columns, step_result
 from control_plane.edge.worker_link.trust import Trust
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerEvents, WorkerRefused

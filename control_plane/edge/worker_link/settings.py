@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from control_plane.edge.worker_link.channel import WorkerTls
+from control_plane.edge.worker_link.connection.channel import WorkerTls
 
 
 @dataclass(frozen=True, slots=True)

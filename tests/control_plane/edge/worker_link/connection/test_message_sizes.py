@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
+from control_plane.edge.worker_link.connection.channel_options import WORKER_CHANNEL
+from control_plane.edge.worker_link.connection.stream import open_stream
 from control_plane.edge.worker_link.settings import LinkSettings
-from control_plane.edge.worker_link.stream import open_stream
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.service.channel_options import SERVER_OPTIONS

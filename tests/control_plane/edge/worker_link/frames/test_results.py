@@ -5,9 +5,10 @@ from fakes.engine_worker import describe
 from fakes.lane_admission import admission
 
 from control_plane.core.step import LaneError, Step
-from control_plane.edge.worker_link.frames import FrameError, step_frame
-from control_plane.edge.worker_link.mirror import LaneMirror
-from control_plane.edge.worker_link.results import sampled_columns, step_result
+from control_plane.edge.worker_link.frames.frame_error import FrameError
+from control_plane.edge.worker_link.frames.mirror import LaneMirror
+from control_plane.edge.worker_link.frames.requests import step_frame
+from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
 from pypto_serving.wire.columns import pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 

@@ -7,9 +7,9 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel import open_channel
-from control_plane.edge.worker_link.frames import FrameError
-from control_plane.edge.worker_link.knock import Answer, knock
+from control_plane.edge.worker_link.connection.channel import open_channel
+from control_plane.edge.worker_link.connection.knock import Answer, knock
+from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 

@@ -1,4 +1,4 @@
-"""Steps as frames of the worker protocol."""
+"""Frames for a worker."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,6 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
 from pypto_serving.wire.columns import U32, pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
-
-
-class FrameError(ValueError):
-    """A frame of the worker makes no sense; the message names field, value and limit."""
 
 
 def step_frame(step: Step, epoch: int) -> worker_pb2.ExecuteRequest:

@@ -4,7 +4,7 @@ from fakes.lane_admission import admission
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneChunk, LaneMask, PageGrowth, PageTrim, Step
-from control_plane.edge.worker_link.frames import step_frame
+from control_plane.edge.worker_link.frames.requests import step_frame
 from pypto_serving.wire.columns import NO_PAGE, unpack_floats, unpack_ids
 
 

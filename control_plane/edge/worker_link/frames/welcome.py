@@ -1,7 +1,7 @@
 """What a worker says of itself, checked: a worker that is beside itself must not take the control plane down."""
 
 from control_plane.core.step import CacheGroup, WorkerDescription
-from control_plane.edge.worker_link.frames import FrameError
+from control_plane.edge.worker_link.frames.frame_error import FrameError
 from pypto_serving.wire.contract import MAX_CACHE_GROUPS, MAX_LANES, MAX_NAME_LENGTH, MAX_PAGES, MAX_VOCAB_SIZE, MIN_LEASE_SECONDS
 from pypto_serving.worker.v1 import worker_pb2
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from control_plane.edge.worker_link.knock import Answer, knock
+from control_plane.edge.worker_link.connection.knock import Answer, knock
 
 
 @pytest.fixture

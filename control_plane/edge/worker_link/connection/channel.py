@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel_options import WORKER_CHANNEL
+from control_plane.edge.worker_link.connection.channel_options import WORKER_CHANNEL
 from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from control_plane.edge.worker_link.frames import FrameError
-from control_plane.edge.worker_link.results import SampledColumns
+from control_plane.edge.worker_link.frames.frame_error import FrameError
+from control_plane.edge.worker_link.frames.results import SampledColumns
 from pypto_serving.wire.columns import unpack_ids
 from pypto_serving.wire.digest import StateDigest
 from pypto_serving.worker.v1 import worker_pb2

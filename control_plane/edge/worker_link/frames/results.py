@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from control_plane.core.step import LaneError, PromptLogprobChunk, StepResult, TokenLogprob, WorkerDescription
-from control_plane.edge.worker_link.frames import FrameError
+from control_plane.edge.worker_link.frames.frame_error import FrameError
 from pypto_serving.wire.columns import Ids, unpack_floats, unpack_ids
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
 from pypto_serving.worker.v1 import worker_pb2
