@@ -2,9 +2,11 @@
 
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import EOS, EOT, byte_tokenizer
+from llguidance import LLParserLimits
 
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.text.constraint.grammar import GrammarRefused
+from control_plane.edge.text.constraint.limits import PARSER_LIMITS
 from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 from control_plane.edge.text.tokenizer import Tokenizer
 
@@ -21,13 +23,17 @@ class HarmlessCompiler(ConstraintCompiler):
 
     _trial = NoTrial()
 
+    def __init__(self, tokenizer: Tokenizer, **limits: int) -> None:
+        super().__init__(tokenizer, VOCAB_SIZE, frozenset({EOS, EOT}))
+        self._limits = LLParserLimits(**PARSER_LIMITS | limits)
 
-_OF_BYTES = HarmlessCompiler(byte_tokenizer(), VOCAB_SIZE, frozenset({EOS, EOT}))
+
+_OF_BYTES = HarmlessCompiler(byte_tokenizer())
 
 
-def constraint_of(grammar: str, tokenizer: Tokenizer | None = None) -> TokenConstraint:
+def constraint_of(grammar: str, tokenizer: Tokenizer | None = None, **limits: int) -> TokenConstraint:
     """A constraint for the byte tokenizer, or another with the same end tokens; raises GrammarRefused."""
-    compiler = _OF_BYTES if tokenizer is None else HarmlessCompiler(tokenizer, VOCAB_SIZE, frozenset({EOS, EOT}))
+    compiler = HarmlessCompiler(tokenizer or byte_tokenizer(), **limits) if tokenizer or limits else _OF_BYTES
     return compiler.compile(grammar, 1)[0]
 
 

@@ -5,12 +5,13 @@ import random
 import re
 
 import pytest
-from fakes.constraints import accepts, allowed_ids, constraint_of
+from fakes.constraints import HarmlessCompiler, accepts, allowed_ids, constraint_of
 from fakes.engine import VOCAB_SIZE
-from fakes.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, piece_id, piece_tokenizer
+from fakes.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, byte_tokenizer, piece_id, piece_tokenizer
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint.grammar import alternatives_grammar, json_schema_grammar, lark_grammar, regex_grammar
+from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 
 ENDS = {EOS, EOT}
 
@@ -121,6 +122,56 @@ def test_where_a_grammar_gets_too_complex_follows_from_the_tokens_alone(rule: st
         again.push(ord("a"))
     with pytest.raises(ConstraintExhausted, match=re.escape(reason)):
         again.mask()
+
+
+LONG_TEXT = json_schema_grammar('{"type": "string", "minLength": 20000}')  # a state of the lexer for each character, several for a mask
+MAX_STATES = 300
+
+
+def drawn(constraint: TokenConstraint, num_tokens: int) -> list[int]:
+    """Random tokens, as many as the constraint has masks for."""
+    draw, tokens = random.Random(7), []
+    try:
+        while len(tokens) < num_tokens:
+            tokens.append(draw.choice(sorted(allowed_ids(constraint))))
+            constraint.push(tokens[-1])
+    except ConstraintExhausted as error:
+        assert "too many states" in str(error)
+    return tokens
+
+
+def test_states_that_pile_up_from_mask_to_mask_are_not_counted() -> None:
+    tokens = drawn(constraint_of(LONG_TEXT, max_lexer_states=MAX_STATES), 1000)
+    assert MAX_STATES // 3 < len(tokens) < MAX_STATES
+    assert tokens == drawn(constraint_of(LONG_TEXT), len(tokens))
+
+
+@pytest.mark.parametrize("num_resumed", [0, 1, 2, 10, 50, 100])
+def test_states_of_the_lexer_end_a_sequence_at_the_same_token_after_a_resume(num_resumed: int) -> None:
+    tokens = drawn(constraint_of(LONG_TEXT, max_lexer_states=MAX_STATES), 1000)
+    again = constraint_of(LONG_TEXT, max_lexer_states=MAX_STATES)
+    whole = constraint_of(LONG_TEXT)
+    for index, token_id in enumerate(tokens):
+        if index >= num_resumed:
+            assert again.mask() == whole.mask()
+        again.push(token_id)
+        whole.push(token_id)
+    with pytest.raises(ConstraintExhausted, match="too many states"):
+        again.mask()
+
+
+def test_choices_do_not_count_each_others_states() -> None:
+    one, *others = HarmlessCompiler(byte_tokenizer(), max_lexer_states=MAX_STATES).compile(LONG_TEXT, 3)
+    tokens = drawn(one, 1000)
+    for other in others:
+        assert drawn(other, 1000) == tokens
+
+
+def test_a_token_that_does_not_fit_is_refused_by_a_full_matcher_too() -> None:
+    constraint = constraint_of(LONG_TEXT, max_lexer_states=MAX_STATES)
+    drawn(constraint, 50)
+    with pytest.raises(ConstraintViolated, match=f"token id {BOS} is not allowed"):
+        constraint.push(BOS)
 
 
 def test_an_object_may_have_a_hundred_optional_properties() -> None:
