@@ -1,7 +1,7 @@
 """The operators of the models: what the worker calls.
 
 Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch form serves every device; a form registered for a
-device (C++ under CPU, another torch form under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
+device (C++ under CPU, a torch form of its own under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
 result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.linear.
 """
 
@@ -12,11 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from kernels.accelerator import attention as accelerator_attention
+from kernels.accelerator import linear as accelerator_linear
+from kernels.accelerator import moe as accelerator_moe
+from kernels.accelerator import norm as accelerator_norm
 from kernels.cpu import extension
-from kernels.cuda import attention as cuda_attention
-from kernels.cuda import linear as cuda_linear
-from kernels.cuda import moe as cuda_moe
-from kernels.cuda import norm as cuda_norm
 from kernels.reference import activation, attention, cache, lookup, moe, norm
 from kernels.reference import linear as linear_form
 from kernels.reference import rotary as rotary_form
@@ -25,13 +25,13 @@ NAMESPACE = "pypto_serving"
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
 
-def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any], cuda_form: Callable[..., Any] | None = None) -> Any:
-    """Defines an operator by its schema, torch form, shape rule, and form for CUDA if it needs one of its own; returns it."""
+def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any], accelerator_form: Callable[..., Any] | None = None) -> Any:
+    """Defines an operator by its schema, torch form, shape rule, and form for accelerators if they need their own; returns it."""
     name = schema.partition("(")[0]
     _library.define(schema)  # type: ignore[no-untyped-call]
     _library.impl(name, form, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    if cuda_form is not None:
-        _library.impl(name, cuda_form, "CUDA")  # type: ignore[no-untyped-call]
+    if accelerator_form is not None:
+        _library.impl(name, accelerator_form, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
@@ -40,13 +40,13 @@ _rms_norm = _define(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     norm.rms_norm,
     lambda x, weight, eps: x.new_empty(x.shape),
-    cuda_norm.rms_norm,
+    accelerator_norm.rms_norm,
 )
 _add_rms_norm = _define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     norm.add_rms_norm,
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
-    cuda_norm.add_rms_norm,
+    accelerator_norm.add_rms_norm,
 )
 _rotary = _define(
     "rotary(Tensor q, Tensor k, Tensor positions, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
@@ -63,7 +63,7 @@ _paged_attention = _define(
     "int window=0) -> Tensor",
     attention.paged_attention,
     lambda q, *_: q.new_empty(q.shape),
-    cuda_attention.paged_attention,
+    accelerator_attention.paged_attention,
 )
 _swiglu = _define(
     "swiglu(Tensor gate_up) -> Tensor",
@@ -92,17 +92,17 @@ _linear = _define(
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     linear_form.linear,
     lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]),
-    cuda_linear.linear,
+    accelerator_linear.linear,
 )
 _moe_experts = _define(
     "moe_experts(Tensor x, Tensor weights, Tensor expert_ids, Tensor gate_up, Tensor down) -> Tensor",
     moe.moe_experts,
     lambda x, *_: x.new_empty(x.shape),
-    cuda_moe.moe_experts,
+    accelerator_moe.moe_experts,
 )
 
 
-def _qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
+def qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
     qkv: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
@@ -114,6 +114,7 @@ def _qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
     v_cache: Tensor,
     slots: Tensor,
 ) -> Tensor:
+    """The torch form of qk_rope_kv_write, whose parts are dispatched one by one."""
     num_kv_heads = k_cache.shape[2]
     query, key, value = torch.split(qkv, [qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm is not None and k_norm is not None:
@@ -126,7 +127,7 @@ def _qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
 _qk_rope_kv_write = _define(
     "qk_rope_kv_write(Tensor qkv, Tensor? q_norm, Tensor? k_norm, float eps, Tensor positions, Tensor cos, Tensor sin, "
     "Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> Tensor",
-    _qk_rope_kv_write_in_parts,
+    qk_rope_kv_write_in_parts,
     lambda qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, *_: qkv.new_empty(
         qkv.shape[0], qkv.shape[1] - 2 * k_cache.shape[2], qkv.shape[2]
     ),
@@ -171,7 +172,7 @@ def qk_rope_kv_write(  # noqa: PLR0913, PLR0917 - all that stands between a proj
     What rms_norm of the heads by q_norm and k_norm [D] (or neither), rotary and write_kv do one by one.
     """
     # On a CPU the parts are dispatched anyhow, and a call through Python's side of the dispatcher costs as much as a small part.
-    form = _qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
+    form = qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
     return form(qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, v_cache, slots)
 
 

@@ -54,16 +54,23 @@ def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
 def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
     """For linear."""
     tile_rows = _power_of_two_above(rows, 16, 128)
-    # Few rows leave room for loads of many inputs, which pays as long as a task takes fewer outputs than 256.
+    # Where a core has several tasks they become one, which loads its rows once.
     turns = -(-out_features // (256 * (_CUBE_TASKS if tile_rows == 16 else _CUBE_CORES)))
-    tasks = turns * (_CUBE_TASKS if tile_rows < 128 else 16)
-    columns = min(256, _multiple(-(-out_features // tasks), 16 if tile_rows == 16 else 64))
+    columns = _linear_columns(tile_rows, out_features, turns)
     depth = min(256 if out_features <= 2048 else 128, _multiple(in_features, 16))
-    most = max(512, (_L1_ELEMENTS - tile_rows * 512) // columns)
-    weight_depth = min(_power_of_two_below(most, 1024), _multiple(in_features, depth))
+    room_for_weights = _L1_ELEMENTS - tile_rows * 512
+    most = 512 if turns > 2 else _power_of_two_below(room_for_weights // columns, 1024)
+    weight_depth = min(max(512, most), _multiple(in_features, depth))
     loads = (_L1_ELEMENTS - columns * weight_depth) // (tile_rows * weight_depth)
     x_depth = min(loads * weight_depth, _multiple(in_features, weight_depth)) if loads else weight_depth // 2
     return LinearTiles(tile_rows, columns, depth, x_depth, weight_depth, turns)
+
+
+def _linear_columns(tile_rows: int, out_features: int, turns: int) -> int:
+    tasks = turns * (_CUBE_TASKS if tile_rows < 128 else 16)
+    fine = tile_rows == 16 or (turns > 1 and tile_rows < 128)
+    columns = _multiple(-(-out_features // tasks), 16 if fine else 64)
+    return min(columns, 224 if tile_rows == 16 and turns <= 2 else 256)
 
 
 def _row_tiles(rows: int, task_rows: int) -> RowTiles:

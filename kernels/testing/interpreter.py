@@ -39,13 +39,14 @@ class PassBroken(AssertionError):
 
 
 @contextmanager
-def interpreted(depth: Depth = Depth.TENSOR_GRAPH) -> Iterator[None]:
+def interpreted(depth: Depth = Depth.TENSOR_GRAPH) -> Iterator[list[str]]:
     """Interpret every kernel launched inside the block; its tensors hold the results afterwards, as on an NPU.
 
-    Runs in a working directory of its own. After an error inside PyPTO the process can not launch anything any more. With
+    The list receives their names. Runs in a working directory of its own. After an error inside PyPTO the process can not launch anything any more. With
     ALL_PASSES, raises PassBroken when a pass changes a value by more than 1 % plus 0.001.
     """
     load_calculator()
+    names: list[str] = []
 
     def launch(kernel: Any, tensors: Sequence[Tensor], pypto_tensors: Sequence[Any]) -> None:
         passes = [] if depth is Depth.TENSOR_GRAPH else ["all"]
@@ -60,12 +61,13 @@ def interpreted(depth: Depth = Depth.TENSOR_GRAPH) -> Iterator[None]:
         kernel._set_config_option()
         kernel.compile(pypto_tensors)
         _read_back(tensors, depth)
+        names.append(kernel.__name__)
 
     original = entry.JitCallableWrapper._setup_verify_data
     entry.JitCallableWrapper._setup_verify_data = staticmethod(_hand_over)
     try:
         with taken_over(launch):
-            yield
+            yield names
     finally:
         entry.JitCallableWrapper._setup_verify_data = original
 

@@ -1,0 +1,94 @@
+"""Puts the PyPTO forms in the place of the torch forms, and says which calls they can not take.
+
+A call that a kernel can not take runs the torch form, on the NPU as well: slower, and where it waits for the device it can not be
+captured in a graph.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels import ops
+from kernels.pypto.add_rms_norm import add_rms_norm
+from kernels.pypto.argmax import argmax
+from kernels.pypto.embedding import embedding
+from kernels.pypto.linear import linear
+from kernels.pypto.moe_experts import moe_experts
+from kernels.pypto.moe_route import moe_route
+from kernels.pypto.paged_attention import paged_attention
+from kernels.pypto.qk_rope_kv_write import qk_rope_kv_write
+from kernels.pypto.rms_norm import rms_norm
+from kernels.pypto.swiglu import swiglu
+from kernels.reference import activation, attention, lookup, moe, norm
+from kernels.reference import linear as linear_form
+
+_Form = Callable[..., Any]
+_ALIGNED = 16  # bf16 numbers in 32 bytes, which rows of a tile begin at multiples of
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The two forms of an operator, and which calls the first one takes."""
+
+    kernel: _Form
+    torch_form: _Form
+    takes: Callable[..., bool]
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the form that the call belongs to."""
+        return (self.kernel if self.takes(*args) else self.torch_form)(*args)
+
+
+def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
+    """Serve a kind of device, named by its dispatch key, from now on; the forms are gone again when the result is destroyed."""
+    library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)  # type: ignore[no-untyped-call]
+    for name, operator in OPERATORS.items():
+        library.impl(name, operator)  # type: ignore[no-untyped-call]
+    return library
+
+
+def _takes_rows(x: Tensor, *_: Any) -> bool:
+    return x.dtype == torch.bfloat16 and x.numel() > 0 and x.shape[-1] % _ALIGNED == 0
+
+
+def _takes_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return _takes_rows(x) and weight.shape[0] % _ALIGNED == 0
+
+
+def _takes_swiglu(gate_up: Tensor) -> bool:
+    return _takes_rows(gate_up) and gate_up.shape[-1] % (2 * _ALIGNED) == 0
+
+
+def _takes_embedding(ids: Tensor, table: Tensor) -> bool:
+    return _takes_rows(table) and ids.numel() > 0
+
+
+def _takes_logits(logits: Tensor, *_: Any) -> bool:
+    return logits.dtype == torch.float32 and logits.numel() > 0
+
+
+def _takes_router(router_logits: Tensor, *_: Any) -> bool:
+    return router_logits.numel() > 0
+
+
+def _takes_attention(  # noqa: PLR0913, PLR0917 - the operator's arguments
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, query_starts: Tensor, positions: Tensor, scale: float, window: int = 0
+) -> bool:
+    return _takes_rows(q) and window == 0 and k_cache.shape[1] == 128  # a tile of keys is a page
+
+
+OPERATORS = {
+    "rms_norm": Operator(rms_norm, norm.rms_norm, _takes_rows),
+    "add_rms_norm": Operator(add_rms_norm, norm.add_rms_norm, _takes_rows),
+    "swiglu": Operator(swiglu, activation.swiglu, _takes_swiglu),
+    "linear": Operator(linear, linear_form.linear, _takes_linear),
+    "embedding": Operator(embedding, lookup.embedding, _takes_embedding),
+    "argmax": Operator(argmax, lookup.argmax, _takes_logits),
+    "qk_rope_kv_write": Operator(qk_rope_kv_write, ops.qk_rope_kv_write_in_parts, _takes_rows),
+    "paged_attention": Operator(paged_attention, attention.paged_attention, _takes_attention),
+    "moe_route": Operator(moe_route, moe.moe_route, _takes_router),
+    "moe_experts": Operator(moe_experts, moe.moe_experts, _takes_rows),
+}

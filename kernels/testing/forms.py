@@ -1,0 +1,29 @@
+"""The CPU in the role of an NPU: models load and run on the PyPTO forms, interpreted."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from kernels import linear, ops
+from kernels.testing.interpreter import interpreted
+
+
+@contextmanager
+def npu_layout() -> Iterator[None]:
+    """Within it, models load and run as on an NPU; on the CPU's own forms unless others are registered."""
+    with patch.object(linear, "_is_on_host", lambda weight: False):
+        yield
+
+
+@contextmanager
+def interpreted_forms() -> Iterator[list[str]]:
+    """Within it, CPU tensors are computed by interpreted kernels, whose names the list receives. For a process of its own."""
+    from kernels.pypto.registration import register
+
+    with ExitStack() as stack:
+        stack.enter_context(npu_layout())
+        names = stack.enter_context(interpreted())
+        # On a CPU this operator is dispatched in parts.
+        stack.enter_context(patch.object(ops, "qk_rope_kv_write_in_parts", ops._qk_rope_kv_write))
+        stack.callback(register("CPU")._destroy)
+        yield names

@@ -1,0 +1,51 @@
+"""A model on the interpreted PyPTO kernels: run in a process of its own by tests/kernels/pypto/test_whole_model.py."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from fakes.steps import admission, generate, ids
+from torch import Tensor
+
+from kernels.testing.forms import interpreted_forms, npu_layout
+from worker.limits import RunnerLimits
+from worker.models import Placement, decoder_loading, load_model
+from worker.runner import ModelRunner
+
+Drawn = tuple[dict[int, list[int]], list[list[float]], list[str]]
+_PAGE = 128
+_ROW_TILE = 2  # given: the probe for it would judge the torch forms
+
+
+class _Recorder:
+    """A runner's model that keeps its logits."""
+
+    def __init__(self, model):
+        self._model, self.row_tile, self.seen = model, model.row_tile, []
+
+    def forward(self, batch, cache) -> Tensor:
+        return self._model.forward(batch, cache)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        self.seen.append(self._model.logits(rows))
+        return self.seen[-1]
+
+
+def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bool) -> Drawn:
+    """Greedy tokens of sequences in one batch, the logits of every step, and the names of the kernels that were launched."""
+    with npu_layout(), patch.object(decoder_loading, "find_row_tile", lambda *_: _ROW_TILE):
+        model = load_model(Path(directory), Placement(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
+    recorder = _Recorder(model)
+    cache = model.allocate_cache([4 * len(lengths)])
+    runner = ModelRunner(recorder, cache, RunnerLimits(model.description.vocab_size, 4 * _PAGE, len(lengths), 4 * _PAGE))
+    requests = [_request(lane, length, num_generated) for lane, length in enumerate(lengths)]
+    with interpreted_forms() if interpreted else npu_layout() as names:
+        tokens = generate(runner, requests)
+    return tokens, [logits.flatten().tolist() for logits in recorder.seen], sorted(set(names or ()))
+
+
+def _request(lane: int, length: int, num_generated: int):
+    prompt = np.random.default_rng([lane, length]).integers(10, 1000, length).tolist()
+    pages = [ids(*range(4 * lane, 4 * lane + 4))]
+    return admission(lane, prompt, final_length=length + num_generated, page_tables=pages)

@@ -1,0 +1,44 @@
+"""The executor of a whole tiny model, operator by operator through the interpreted kernels."""
+
+import pytest
+import torch
+
+from kernels.testing.isolation import run_isolated
+
+pytestmark = [pytest.mark.kernels, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_DENSE = [
+    "add_rms_norm_kernel",
+    "argmax_kernel",
+    "embedding_kernel",
+    "linear_kernel",
+    "paged_attention_kernel",
+    "qk_rope_kv_write_kernel",
+    "rms_norm_kernel",
+    "swiglu_kernel",
+]
+
+
+def assert_same(directory, lengths, num_generated, kernels):
+    """Same tokens; logits within 1/64 of the range of the torch forms' logits: both round every operator's result to bf16."""
+    tokens, logits, launched = _draw(directory, lengths, num_generated, True)
+    expected_tokens, expected_logits, _ = _draw(directory, lengths, num_generated, False)
+    assert launched == kernels
+    for ours, theirs in zip(map(torch.tensor, logits), map(torch.tensor, expected_logits), strict=True):
+        error = (ours - theirs).abs().max() / (theirs.max() - theirs.min())
+        print(f"largest error {error:.2e} of the range of the logits")
+        assert error <= 1 / 64
+    assert tokens == expected_tokens
+
+
+def _draw(directory, lengths, num_generated, interpreted):
+    return run_isolated("interpreted_model:draw", str(directory), lengths, num_generated, interpreted, timeout_seconds=600)
+
+
+def test_dense_model_draws_the_tokens_of_the_torch_forms(tiny_checkpoint):
+    assert_same(tiny_checkpoint("qwen3", "bfloat16", head_dim=32), [131, 5], 4, _DENSE)
+
+
+def test_routed_model_draws_the_tokens_of_the_torch_forms(tiny_checkpoint):
+    kernels = sorted({*_DENSE, "grouped_mlp_kernel", "moe_route_kernel", "weighted_sum_kernel"} - {"swiglu_kernel"})
+    assert_same(tiny_checkpoint("qwen3_moe", "bfloat16", head_dim=32, num_experts=16), [9, 2], 3, kernels)
