@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from fakes.cuda_forms import cuda_forms
+from fakes.accelerator_forms import accelerator_forms
 from fakes.graphs import FakeCapture
 from fakes.steps import admission, generate, ids
 from torch import Tensor
@@ -24,7 +24,7 @@ from worker.step import LaneAdmission, LaneSampling, StepOutput
 
 #: cuda, npu, or cpu for one that plays CUDA.
 KIND = os.environ.get("TEST_DEVICE", "cpu")
-PAGE, PAGES_PER_LANE = 16, 8
+PAGE, PAGES_PER_LANE = (128 if KIND == "npu" else 16), 8
 NUM_GENERATED = 8
 
 Drawn = tuple[dict[int, list[int]], dict[int, list[Tensor]]]  # tokens, and the logits that each was drawn from, by lane
@@ -48,7 +48,7 @@ class Accelerator:
 
     def forms(self) -> AbstractContextManager[None]:
         """Within it, models load and run as they do on the device."""
-        return nullcontext() if self.is_real else cuda_forms()
+        return nullcontext() if self.is_real else accelerator_forms()
 
     def new_capture(self) -> Capture:
         """Captures graphs."""
@@ -132,7 +132,7 @@ class Run:
 
 def request(lane: int, generated: Sequence[int] = (), length: int | None = None, **fields: Any) -> LaneAdmission:
     """A sequence with pages of its own; lanes of odd number draw at random. Lengths reach both sides of the edges of pages."""
-    length = length or (15, 16, 17, 1, 31, 32, 33, 2, 47, 48, 70)[lane % 11]
+    length = length or (*(PAGE * pages + more for pages in (1, 2, 3) for more in (-1, 0, 1)), 1, 2)[lane % 11]
     prompt = np.random.default_rng([lane, length]).integers(1, 1024, length).tolist()
     defaults = {
         "num_prompt_tokens": length,

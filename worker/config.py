@@ -38,7 +38,7 @@ class WorkerConfig:
     max_steps_in_flight: int
     max_model_len: int | None
     num_pages: int | None
-    page_tokens: int
+    page_tokens: int | None
     lease_seconds: float
     drain_seconds: float
     exit_when_orphaned: bool
@@ -103,7 +103,7 @@ def _add_capacity_options(parser: argparse.ArgumentParser) -> None:
         "--max-model-len", type=types.positive, metavar="N", help="most tokens of a sequence; default: what the model supports"
     )
     parser.add_argument("--num-pages", type=types.positive, metavar="N", help="pages of the KV cache; default: what free memory allows")
-    parser.add_argument("--page-tokens", type=types.positive, default=16, metavar="N", help="tokens per page")
+    parser.add_argument("--page-tokens", type=types.positive, metavar="N", help="tokens per page; default: 16, on an NPU 128")
 
 
 def _add_network_options(parser: argparse.ArgumentParser) -> None:

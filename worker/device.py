@@ -29,11 +29,17 @@ class Device:
     """One accelerator, or the CPU. Accelerators are driven through the module that torch keeps for their kind."""
 
     torch_device: torch.device
+    kernels: object = None  # what keeps the kernels of this kind registered
 
     @property
     def kind(self) -> str:
         """npu, cuda or cpu."""
         return self.torch_device.type
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens per page that suit its attention: PyPTO's takes a page of keys at a time, and is five times slower with small ones."""
+        return 128 if self.kind == "npu" else 16
 
     def synchronize(self) -> None:
         """Wait for everything that was launched."""
@@ -97,11 +103,9 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
     if index >= count:
         raise DeviceUnavailable(f"--device {kind}: there is no device {index}; this machine has {count}")
     _runtime(kind).set_device(index)
-    if kind == "npu":
-        _load_pypto_kernels()
     if kind == "cuda":
         _keep_precision()
-    return Device(torch.device(kind, index))
+    return Device(torch.device(kind, index), _load_pypto_kernels() if kind == "npu" else None)
 
 
 def _missing(kind: str) -> str | None:
@@ -127,12 +131,12 @@ def _missing_for_npu() -> str | None:
     return None
 
 
-def _load_pypto_kernels() -> None:
-    """They take the place of the torch forms. By name: nothing outside their folder may depend on PyPTO."""
+def _load_pypto_kernels() -> object:
+    """They take the place of the torch forms as long as the result exists. By name: nothing outside their folder may depend on PyPTO."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
     try:
-        importlib.import_module("kernels.pypto.registration")
+        return importlib.import_module("kernels.pypto.registration").register()
     except (ImportError, OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DeviceUnavailable(

@@ -68,7 +68,8 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
 
 
 def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> LoadedRunner:
-    placement = Placement(_DTYPES[config.dtype], device.torch_device, config.page_tokens, config.max_model_len, progress)
+    page_tokens = config.page_tokens or device.page_tokens
+    placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
     limits = RunnerLimits(
@@ -136,7 +137,9 @@ def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Dev
     if not model.is_capturable:
         _log.info("no graphs: on this device the experts can not be captured", extra={"device": device.kind})
         return None
-    return DecodeGraphs(model, cache, graph_shapes(limits, device.kind == "npu"), device.new_capture())
+    # PyPTO's attention; it takes neither a window nor pages of another size.
+    by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in cache.groups)
+    return DecodeGraphs(model, cache, graph_shapes(limits, by_length), device.new_capture())
 
 
 def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None) -> ModelRunner:

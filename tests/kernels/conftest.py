@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels import ops
-from kernels.cuda import attention as cuda_attention
-from kernels.cuda import norm as cuda_norm
+from kernels.accelerator import attention as accelerator_attention
+from kernels.accelerator import norm as accelerator_norm
 from kernels.reference import activation, attention, cache, moe, norm, rotary
 
 REFERENCE = SimpleNamespace(
@@ -22,10 +22,12 @@ REFERENCE = SimpleNamespace(
     swiglu=activation.swiglu,
     moe_route=moe.moe_route,
 )
-CUDA = SimpleNamespace(
-    **vars(REFERENCE)
-    | {"rms_norm": cuda_norm.rms_norm, "add_rms_norm": cuda_norm.add_rms_norm, "paged_attention": cuda_attention.paged_attention}
-)
+_OWN_ACCELERATOR_FORMS = {
+    "rms_norm": accelerator_norm.rms_norm,
+    "add_rms_norm": accelerator_norm.add_rms_norm,
+    "paged_attention": accelerator_attention.paged_attention,
+}
+ACCELERATOR = SimpleNamespace(**vars(REFERENCE) | _OWN_ACCELERATOR_FORMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["reference", "cuda", "cpu"])
+@pytest.fixture(params=["reference", "accelerator", "cpu"])
 def form(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """An implementation of the operators: the torch form, that for CUDA (which runs anywhere), or what a CPU tensor is dispatched to."""
+    """An implementation of the operators: a torch form (that for accelerators runs anywhere), or what a CPU tensor is dispatched to."""
     if request.param != "cpu":
-        return CUDA if request.param == "cuda" else REFERENCE
+        return ACCELERATOR if request.param == "accelerator" else REFERENCE
     if ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
     return ops

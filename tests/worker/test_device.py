@@ -1,11 +1,14 @@
 """Choosing a device."""
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from worker.device import DeviceUnavailable, select_device
+from worker.device import Device, DeviceUnavailable, select_device
 
 HAS_TORCH_NPU = importlib.util.find_spec("torch_npu") is not None
 
@@ -39,3 +42,113 @@ def test_missing_cuda_is_one_clear_line() -> None:
 @pytest.mark.skipif(torch.cuda.is_available() or HAS_TORCH_NPU, reason="this machine has an accelerator")
 def test_auto_falls_back_to_the_cpu() -> None:
     assert select_device("auto").kind == "cpu"
+
+
+class _Runtime:
+    """What torch keeps for a kind of accelerator, and the order in which it was used."""
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, index: int) -> None:
+        self.used.append(f"device {index}")
+
+    def graph_pool_handle(self) -> str:
+        return "pool"
+
+    def Stream(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(wait_stream=lambda other: self.used.append("beside waits"))
+
+    def current_stream(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(wait_stream=lambda other: self.used.append("waits for beside"))
+
+    def stream(self, stream: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def CUDAGraph(self) -> SimpleNamespace:
+        return SimpleNamespace(replay=lambda: self.used.append("replay"))
+
+    @contextmanager
+    def graph(self, graph: object, pool: str) -> Iterator[None]:
+        self.used.append(f"capture into {pool}")
+        yield
+        self.used.append("captured")
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> _Runtime:
+    runtime = _Runtime()
+    monkeypatch.setattr("worker.device._runtime", lambda kind: runtime)
+    return runtime
+
+
+def test_launch_is_run_once_before_it_is_captured(runtime: _Runtime) -> None:
+    capture = Device(torch.device("cuda", 0)).new_capture()
+    results = iter((torch.zeros(1), torch.ones(1)))
+
+    def launch() -> torch.Tensor:
+        runtime.used.append("launch")
+        return next(results)
+
+    replay = capture(launch)
+    assert replay() is replay() and bool(replay() == 1)  # what was captured, not what was run before
+    assert runtime.used[:6] == ["beside waits", "launch", "waits for beside", "capture into pool", "launch", "captured"]
+    assert runtime.used[6:] == ["replay"] * 3
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime) -> dict[str, object]:
+    """A machine with an NPU: its modules, to be replaced by what happens when one is imported."""
+    modules: dict[str, object] = {
+        "torch_npu": runtime,
+        "pypto": runtime,
+        "kernels.pypto.registration": SimpleNamespace(register=lambda: "kernels"),
+    }
+
+    def load(name: str) -> object:
+        if isinstance(modules[name], Exception):
+            raise modules[name]
+        return modules[name]
+
+    finder = SimpleNamespace(find_spec=modules.get)
+    monkeypatch.setattr("worker.device.importlib", SimpleNamespace(import_module=load, util=finder))
+    monkeypatch.setattr(torch, "device", lambda *args: args)  # "npu" is a name that torch-npu gives it
+    monkeypatch.setenv("TILE_FWK_OUTPUT_DIR", "/nowhere")
+    return modules
+
+
+def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: _Runtime) -> None:
+    device = select_device("npu")
+    assert (device.torch_device, device.kernels) == (("npu", 0), "kernels")
+    assert runtime.used == ["device 0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "line"),
+    [
+        ("torch_npu", None, r"^--device npu: the package torch-npu is not installed"),
+        (
+            "torch_npu",
+            ImportError("libhccl.so: no such file\nmore"),
+            r"^--device npu: torch-npu can not be loaded; .*\(libhccl.so: no such file\)$",
+        ),
+        ("pypto", None, r"^--device npu: the package pypto is not installed \(extra `npu`\)$"),
+        ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the PyPTO kernels can not be loaded; .*\(libc_sec.so\)$"),
+    ],
+)
+def test_npu_without_something_names_it(modules: dict[str, object], name: str, found: object, line: str) -> None:
+    modules[name] = found
+    with pytest.raises(DeviceUnavailable, match=line):
+        select_device("npu")
+
+
+def test_npu_driver_that_is_missing_is_named(modules: dict[str, object], runtime: _Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "is_available", lambda: False)
+    with pytest.raises(DeviceUnavailable, match=r"^--device npu: no Ascend NPU or driver$"):
+        select_device("npu")

@@ -2,13 +2,16 @@
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import TinyCheckpoint, make_checkpoint, write_json
 from safetensors.torch import load_file
 
 from pypto_serving.process.start_up import StartUpError
+from worker import loaded_runner
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.service.device_thread import ProgressCounter
@@ -66,6 +69,13 @@ def test_missing_kernels_are_told_once(
     with caplog.at_level(logging.WARNING):
         _load(tiny_checkpoint("llama"))
     assert ["kernels.cpu.build" in str(vars(record)) for record in caplog.records] == [True] * warnings
+
+
+@pytest.mark.parametrize(("kind", "dtype", "refused"), [("npu", "float32", True), ("npu", "bfloat16", False), ("cuda", "float32", False)])
+def test_dtype_that_the_kernels_do_not_take_is_refused(kind: str, dtype: str, refused: bool) -> None:
+    device = SimpleNamespace(kind=kind)
+    with pytest.raises(StartUpError, match=r"^--dtype float32: the PyPTO kernels") if refused else nullcontext():
+        loaded_runner._check_dtype(device, dtype)
 
 
 def test_warm_up_says_nothing_about_the_slowest_layer(tiny_checkpoint: TinyCheckpoint) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from worker import numerics
 from worker.numerics import numerics_id
 
 CPU = torch.device("cpu")
@@ -19,6 +20,14 @@ def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
     torch.set_num_threads(1)
     assert numerics_id(torch.float32, CPU, 1) == expected
     torch.set_num_threads(before)
+
+
+def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = numerics._digest_of_code.__wrapped__
+    before = {kind: digest(kind) for kind in ("cpu", "cuda", "npu")}
+    assert before["cpu"] == before["cuda"] != before["npu"]
+    monkeypatch.setattr(numerics, "_NPU_CODE", ())
+    assert digest("cpu") == before["npu"]
 
 
 def test_numerics_id_is_that_of_the_code_that_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

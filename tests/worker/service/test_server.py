@@ -21,7 +21,7 @@ def config(tmp_path: Path, *arguments: str) -> WorkerConfig:
 def test_defaults(tmp_path: Path) -> None:
     read = config(tmp_path)
     assert (read.model, read.host, read.port, read.metrics_port) == (tmp_path, "127.0.0.1", 50061, 9401)
-    assert (read.dtype, read.max_lanes, read.max_step_tokens, read.max_steps_in_flight, read.page_tokens) == ("bfloat16", 256, 512, 2, 16)
+    assert (read.dtype, read.max_lanes, read.max_step_tokens, read.max_steps_in_flight, read.page_tokens) == ("bfloat16", 256, 512, 2, None)
     assert (read.num_pages, read.max_model_len, read.drain_seconds) == (None, None, 30.0)
 
 

@@ -1,12 +1,12 @@
-"""The torch forms for CUDA: they run anywhere, and what is promised of them holds by their construction."""
+"""The torch forms for accelerators: they run anywhere, and what is promised of them holds by their construction."""
 
 import pytest
 import torch
 from fakes.graphs import no_word_to_the_host
 
-from kernels.cuda import attention, tree_sum
-from kernels.cuda.linear import BLOCK_ROWS, linear
-from kernels.cuda.norm import rms_norm
+from kernels.accelerator import attention, tree_sum
+from kernels.accelerator.linear import BLOCK_ROWS, linear
+from kernels.accelerator.norm import rms_norm
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 20, 64, 100])

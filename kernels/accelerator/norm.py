@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.cuda.tree_sum import sum_features
+from kernels.accelerator.tree_sum import sum_features
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

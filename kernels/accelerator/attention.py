@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.cuda.tree_sum import next_power_of_two, sum_features, sum_keys
+from kernels.accelerator.tree_sum import next_power_of_two, sum_features, sum_keys
 
 _BLOCK_ROWS = 64
 _LEAST_KEYS = 64

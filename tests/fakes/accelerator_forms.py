@@ -1,4 +1,4 @@
-"""The CPU in the role of a CUDA device: the forms that CUDA would be given, and graphs without a device."""
+"""The CPU in the role of an accelerator: the torch forms that one is given."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 import pytest
 
 from kernels import linear, ops
-from kernels.cuda import attention, moe, norm
-from kernels.cuda import linear as cuda_linear
+from kernels.accelerator import attention, moe, norm
+from kernels.accelerator import linear as accelerator_linear
 
 _FORMS = {
     "_rms_norm": norm.rms_norm,
     "_add_rms_norm": norm.add_rms_norm,
     "_paged_attention": attention.paged_attention,
-    "_linear": cuda_linear.linear,
+    "_linear": accelerator_linear.linear,
     "_moe_experts": moe.moe_experts,
 }
 
 
 @contextmanager
-def cuda_forms() -> Iterator[None]:
-    """Within it, models load and run on the CPU as they would on CUDA."""
+def accelerator_forms() -> Iterator[None]:
+    """Within it, models load and run on the CPU as they would on an accelerator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "_is_on_host", lambda weight: False)
         for name, form in _FORMS.items():

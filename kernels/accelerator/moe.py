@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.cuda.linear import linear
+from kernels.accelerator.linear import linear
 from kernels.reference.activation import swiglu
 from kernels.reference.moe import apply_experts
 

@@ -1,6 +1,0 @@
-"""Torch forms for CUDA in place of those whose rows depend on their company there, or that ask the host in between.
-
-CUDA's libraries pick kernels, and with them the order of additions, by the number of rows. Here sums are either trees of plain
-additions, the same for every row wherever it stands, or matrix products of one fixed number of rows. Nothing waits for the device, so
-that all but the experts can be captured into a graph.
-"""
