@@ -1,7 +1,7 @@
 """Puts the PyPTO forms in the place of the torch forms, and says which calls they can not take.
 
-A call that a kernel can not take runs the torch form, on the NPU as well: slower, and where it waits for the device it can not be
-captured in a graph.
+A call that a kernel can not take runs the torch form for accelerators: slower, but as independent of company. Of these forms only that of
+the experts waits for the device, and can not be captured in a graph.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from kernels import ops
+from kernels.accelerator import attention, moe, norm
+from kernels.accelerator import linear as linear_form
 from kernels.pypto.add_rms_norm import add_rms_norm
 from kernels.pypto.argmax import argmax
 from kernels.pypto.embedding import embedding
@@ -22,8 +24,8 @@ from kernels.pypto.paged_attention import paged_attention
 from kernels.pypto.qk_rope_kv_write import qk_rope_kv_write
 from kernels.pypto.rms_norm import rms_norm
 from kernels.pypto.swiglu import swiglu
-from kernels.reference import activation, attention, lookup, moe, norm
-from kernels.reference import linear as linear_form
+from kernels.reference import activation, lookup
+from kernels.reference import moe as routing
 
 _Form = Callable[..., Any]
 _ALIGNED = 16  # bf16 numbers in 32 bytes, which rows of a tile begin at multiples of
@@ -44,9 +46,9 @@ class Operator:
 
 def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
     """Serve a kind of device, named by its dispatch key, from now on; the forms are gone again when the result is destroyed."""
-    library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)  # type: ignore[no-untyped-call]
+    library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)
     for name, operator in OPERATORS.items():
-        library.impl(name, operator)  # type: ignore[no-untyped-call]
+        library.impl(name, operator)
     return library
 
 
@@ -74,7 +76,7 @@ def _takes_router(router_logits: Tensor, *_: Any) -> bool:
     return router_logits.numel() > 0
 
 
-def _takes_attention(  # noqa: PLR0913, PLR0917 - the operator's arguments
+def _takes_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, query_starts: Tensor, positions: Tensor, scale: float, window: int = 0
 ) -> bool:
     return _takes_rows(q) and window == 0 and k_cache.shape[1] == 128  # a tile of keys is a page
@@ -89,6 +91,6 @@ OPERATORS = {
     "argmax": Operator(argmax, lookup.argmax, _takes_logits),
     "qk_rope_kv_write": Operator(qk_rope_kv_write, ops.qk_rope_kv_write_in_parts, _takes_rows),
     "paged_attention": Operator(paged_attention, attention.paged_attention, _takes_attention),
-    "moe_route": Operator(moe_route, moe.moe_route, _takes_router),
+    "moe_route": Operator(moe_route, routing.moe_route, _takes_router),
     "moe_experts": Operator(moe_experts, moe.moe_experts, _takes_rows),
 }
