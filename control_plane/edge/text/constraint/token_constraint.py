@@ -11,6 +11,9 @@ from control_plane.edge.text.constraint.token_mask import EndTokens
 #: What the library says of a token that does not fit; a matcher can also stop because it has become too complex.
 _MISFIT = "doesn't satisfy the grammar"
 
+#: What it says at a limit that counts what has piled up. All others count a single mask or token: a fresh matcher would reach them too.
+_FULL = "lexer error: "
+
 
 class TokenConstraint:
     """Implements `control_plane.core.constraint.Constraint`. Used on one thread at a time.
@@ -45,12 +48,16 @@ class TokenConstraint:
         if self._has_ended:
             return self._ends.nothing
         allowed = self._allowed()
-        if self._matcher.is_error():
+        if self._is_full:
             self._begin_again()
             allowed = self._allowed()
         if self._matcher.is_error():
             raise ConstraintExhausted(f"too complex: {reason_of(self._matcher.get_error())}")
         return self._ends.put_into(allowed, self._matcher.is_accepting())
+
+    @property
+    def _is_full(self) -> bool:
+        return _FULL in self._matcher.get_error()
 
     def _allowed(self) -> bytes:
         return self._ends.nothing if self._matcher.is_stopped() else self._matcher.compute_bitmask()
@@ -61,8 +68,8 @@ class TokenConstraint:
             return  # too complex: the next mask tells
         if self._matcher.is_stopped():
             raise ConstraintViolated(f"token id {token_id} comes after complete output")
-        if not self._matcher.consume_token(token_id):
-            self._begin_again()  # a full matcher takes no token
+        if not self._matcher.consume_token(token_id) and self._is_full:
+            self._begin_again()
         if _MISFIT in (error := self._matcher.get_error()):
             raise ConstraintViolated(f"token id {token_id} is not allowed: {reason_of(error)}")
 
