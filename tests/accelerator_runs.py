@@ -94,7 +94,7 @@ class Run:
 
     def __post_init__(self) -> None:
         limits = RunnerLimits(self.model.description.vocab_size, PAGE * PAGES_PER_LANE, self.num_lanes, 8192)
-        self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE])
+        self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE] * len(self.model.cache_groups))
         self._recorder = _Recorder(self.model)
         graphs = DecodeGraphs(self._recorder, self.cache, self.shapes, self._counting(self.new_capture())) if self.shapes else None
         self.runner = ModelRunner(self._recorder, self.cache, limits, graphs)
@@ -130,14 +130,14 @@ class Run:
         return capture_and_count
 
 
-def request(lane: int, generated: Sequence[int] = (), length: int | None = None, **fields: Any) -> LaneAdmission:
+def request(lane: int, generated: Sequence[int] = (), length: int | None = None, num_groups: int = 1, **fields: Any) -> LaneAdmission:
     """A sequence with pages of its own; lanes of odd number draw at random. Lengths reach both sides of the edges of pages."""
     length = length or (*(PAGE * pages + more for pages in (1, 2, 3) for more in (-1, 0, 1)), 1, 2)[lane % 11]
     prompt = np.random.default_rng([lane, length]).integers(1, 1024, length).tolist()
     defaults = {
         "num_prompt_tokens": length,
         "final_length": length + NUM_GENERATED,
-        "page_tables": [ids(*range(lane * PAGES_PER_LANE, (lane + 1) * PAGES_PER_LANE))],
+        "page_tables": [ids(*range(lane * PAGES_PER_LANE, (lane + 1) * PAGES_PER_LANE))] * num_groups,
         "sampling": LaneSampling(temperature=1.0, top_p=0.9, seed=lane) if lane % 2 else LaneSampling(),
     }
     return admission(lane, [*prompt, *generated], **{**defaults, **fields})

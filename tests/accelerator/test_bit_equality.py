@@ -8,10 +8,12 @@ import pytest
 import torch
 from accelerator_runs import KIND, NUM_GENERATED, PAGE, PAGES_PER_LANE, Accelerator, Drawn, Run, assert_same, request
 from checkpoints import TinyCheckpoint
+from fakes.steps import step
 from safetensors.torch import load_file, save_file
 
 from worker.graphs.shapes import GraphShape
 from worker.models import Model
+from worker.step import LaneAdmission, LaneSampling
 
 _NUM_LANES = 20
 _LOOKED_AT = range(11)
@@ -91,6 +93,35 @@ def test_padding_writes_to_the_scratch_page_only(run: Run) -> None:
     for tensor in (*run.cache.keys, *run.cache.values):
         written = [page for page in range(len(tensor) - 1) if not tensor[page].isnan().all()]
         assert written == [0, 1]
+
+
+def test_prompts_that_are_reported_token_by_token_are_the_same(launching: Run, replaying: Run) -> None:
+    requests = [request(lane, sampling=LaneSampling(prompt_logprobs=2)) for lane in (2, 3, 9)]
+    told = [_told(run, requests) for run in (launching, replaying)]
+    assert len(told[0]) == len(requests[0].token_ids) - 1 and told[0] == told[1]
+
+
+def _told(run: Run, requests: list[LaneAdmission]) -> list[tuple[object, ...]]:
+    """What steps of one token per lane tell about the prompt of the first request."""
+    run.runner.reset()
+    told = []
+    with run.forms():
+        for index in range(len(requests[0].token_ids)):
+            output = run.runner.execute(
+                step(index + 1, dict.fromkeys((2, 3, 9), 1) if index == 0 else {2: 1}, admissions=requests[: 3 * (not index)])
+            )
+            told += [report for report in output.prompt_logprobs if report.lane == requests[0].lane]
+    return [(report.first_index, report.logprobs.tolist(), report.top_token_ids.tolist()) for report in told]
+
+
+@pytest.mark.parametrize("window", [8, 40])
+def test_windows_change_nothing(accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint, window: int) -> None:
+    sliding = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
+    model = accelerator.load(tiny_checkpoint("qwen2", "bfloat16", **sliding), "bfloat16")
+    launched = Run(model, 9, forms=accelerator.forms)
+    replayed = Run(model, 9, _SHAPES, accelerator.new_capture, accelerator.forms)
+    alone = launched([request(5, num_groups=2)])
+    assert_same(replayed([request(lane, num_groups=2) for lane in range(9)], 7), alone)
 
 
 @pytest.fixture(scope="module")

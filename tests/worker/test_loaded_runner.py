@@ -78,6 +78,18 @@ def test_dtype_that_the_kernels_do_not_take_is_refused(kind: str, dtype: str, re
         loaded_runner._check_dtype(device, dtype)
 
 
+def test_model_that_can_not_be_captured_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    model, device = SimpleNamespace(is_capturable=False), SimpleNamespace(kind="cuda")
+    with caplog.at_level(logging.INFO):
+        assert loaded_runner._plan_graphs(model, None, None, device) is None
+    assert [record.message for record in caplog.records] == ["no graphs: on this device the experts can not be captured"]
+
+
+def test_cpu_captures_nothing(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.graphs.decode_graphs.DecodeGraphs.capture", lambda _: pytest.fail("captured"))
+    _load(tiny_checkpoint("llama"))
+
+
 def test_warm_up_says_nothing_about_the_slowest_layer(tiny_checkpoint: TinyCheckpoint) -> None:
     progress = ProgressCounter()
     _load(tiny_checkpoint("llama"), progress)
