@@ -8,7 +8,6 @@ from pathlib import Path
 from control_plane.core.step import Step, WorkerDescription
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import step_frame
-from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
 from control_plane.edge.worker_link.frames.welcome import describe
 from control_plane.engine.ports import WorkerEvents
 from pypto_serving.worker.v1 import worker_pb2
@@ -30,7 +29,7 @@ class LocalWorker:
         welcome = frames.encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
         self._description = describe(name, welcome)
         self._num_resets = 0
-        self._mirror = LaneMirror(self._description.max_lanes, len(self._description.cache_groups))
+        self._mirror = LaneMirror(self._description)
 
     @property
     def description(self) -> WorkerDescription:
@@ -58,11 +57,7 @@ class LocalWorker:
     def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult, num_resets: int) -> None:
         if num_resets != self._num_resets:
             return
-        self._mirror.apply(step)
-        sampled = sampled_columns(message, self._description)
-        self._mirror.take(sampled)
-        assert self._mirror.digest == message.digest, f"step {message.step_id}: the states differ"
-        self._events.step_done(self, step_result(message, sampled, self._mirror.prompts, self._description))
+        self._events.step_done(self, self._mirror.follow(step, message))
 
 
 def load_local_runner(model: Path, flags: Sequence[str] = ()) -> LoadedRunner:

@@ -20,6 +20,7 @@ class Fault(enum.Enum):
     GARBAGE = "the columns of the result do not fit each other"
     WRONG_TOKEN = "the result names another token than the one kept"
     WRONG_DIGEST = "the digest is wrong"
+    NO_LOGPROBS = "the result lacks the log probabilities that were asked for"
     STEP_ERROR = "the step fails as a whole"
     LANE_ERROR = "the result complains about its first lane"
     NO_FRAME = "an empty frame comes instead of the result"
@@ -55,5 +56,7 @@ def spoil(fault: Fault | None, result: worker_pb2.StepResult) -> None:
         result.token_ids = pack_ids([1] * (len(result.token_ids) // 4))
     elif fault is Fault.WRONG_DIGEST:
         result.digest ^= 1
+    elif fault is Fault.NO_LOGPROBS:
+        del result.logprobs[:], result.prompt_logprobs[:]
     elif fault is Fault.STEP_ERROR:
         result.error = "out of memory"

@@ -153,6 +153,7 @@ class WorkerLink:
         except LinkBroken as error:
             self._note_broken_stream(error, opened_at, acked_step_id)
         except FrameError as error:
+            self._trust.breach()
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
         except WorkerRefused as error:
             self._note_failed_dial(LinkBroken(f"refused: {error}", is_refusal=True))

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.core.step import Step, StepResult, WorkerDescription
+from control_plane.core.step import Step, WorkerDescription
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
-from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.trust import Trust
 from control_plane.edge.worker_link.watchdog import Watchdog
@@ -59,7 +58,7 @@ class WorkerSession:
         self._events = surroundings.events
         self._metrics = surroundings.metrics
         self._clock = surroundings.clock
-        self._mirror = LaneMirror(description.max_lanes, len(description.cache_groups))
+        self._mirror = LaneMirror(description)
         self._sink: FrameSink | None = None
         self._sent: deque[_SentStep] = deque()
         self._sent_step_id = 0
@@ -214,7 +213,7 @@ class WorkerSession:
             return
         sent = self._sent.popleft()
         try:
-            result = self._read(sent, message)
+            result = self._mirror.follow(sent.frame.step, message)
         except FrameError as error:
             self._diverge(message.step_id, str(error))
             return
@@ -223,21 +222,11 @@ class WorkerSession:
         self._watchdog.answered()
         self._metrics.step_answered(self._description.address, self.heard_at - sent.submitted_at)
         if result.error:
+            self._is_muted = True
             self._trust.failure(result.error)
         else:
             self._trust.confirm()
         self._events.step_done(self, result)
-
-    def _read(self, sent: _SentStep, message: worker_pb2.StepResult) -> StepResult:
-        self._mirror.apply(sent.frame.step)
-        sampled = sampled_columns(message, self._description)
-        self._mirror.take(sampled)
-        result = step_result(message, sampled, self._mirror.prompts, self._description)
-        if message.error:
-            self._is_muted = True
-        elif message.digest != self._mirror.digest:
-            raise FrameError("the digests differ")
-        return result
 
     def _diverge(self, step_id: int, reason: str) -> None:
         logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)

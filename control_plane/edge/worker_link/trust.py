@@ -35,8 +35,13 @@ class Trust:
         """A step failed; raises WorkerDistrusted when that is one too many."""
         self._doubt(_FAILURE, f"steps fail: {reason}")
 
+    def breach(self) -> None:
+        """The worker is given up: what it says is no protocol, or wrong too often."""
+        self._doubts = _MAX_DOUBTS + _FAILURE
+        self.num_breaches += 1
+
     def _doubt(self, weight: float, reason: str) -> None:
-        self._doubts = min(self._doubts + weight, _MAX_DOUBTS + _FAILURE)
+        self._doubts += weight
         if self._doubts > _MAX_DOUBTS:
-            self.num_breaches += 1
+            self.breach()
             raise WorkerDistrusted(f"given up, as {reason}")

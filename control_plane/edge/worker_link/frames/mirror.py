@@ -1,11 +1,11 @@
 """What a worker's lanes must look like after each step, as the control plane knows it."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from control_plane.core.step import StepResult, WorkerDescription
+from control_plane.edge.worker_link.frames.due_logprobs import DueLogprobs
 from control_plane.edge.worker_link.frames.frame_error import FrameError
-from control_plane.edge.worker_link.frames.results import SampledColumns
+from control_plane.edge.worker_link.frames.results import SampledColumns, failed_result, sampled_columns, step_result
 from pypto_serving.wire.columns import unpack_ids
 from pypto_serving.wire.digest import StateDigest
 from pypto_serving.worker.v1 import worker_pb2
@@ -14,30 +14,32 @@ from pypto_serving.worker.v1 import worker_pb2
 class LaneMirror:
     """Follows a worker's lanes step by step: what a step changed is applied when its result arrives, then what it sampled."""
 
-    def __init__(self, num_lanes: int, num_groups: int) -> None:
-        self._digest = StateDigest(num_lanes, num_groups)
-        self._generations = np.zeros(num_lanes, dtype=np.int64)  # -1: free
-        self._prompts: dict[int, Sequence[int]] = {}
+    def __init__(self, limits: WorkerDescription) -> None:
+        self._limits = limits
+        self._digest = StateDigest(limits.max_lanes, len(limits.cache_groups))
+        self._generations = np.zeros(limits.max_lanes, dtype=np.int64)  # -1: free
+        self._due = DueLogprobs()
         self.clear()
-
-    @property
-    def digest(self) -> int:
-        """Digest of the state."""
-        return self._digest.value
-
-    @property
-    def prompts(self) -> dict[int, Sequence[int]]:
-        """Prompt tokens of the lanes that report them."""
-        return self._prompts
 
     def clear(self) -> None:
         """Forget every lane."""
         self._digest.clear()
         self._generations[:] = -1
-        self._prompts.clear()
+        self._due.clear()
 
-    def apply(self, step: worker_pb2.Step) -> None:
-        """Apply what a step releases, admits, trims and grows."""
+    def follow(self, step: worker_pb2.Step, message: worker_pb2.StepResult) -> StepResult:
+        """Apply a step and its result, and read the latter; raises FrameError when it is not what such a step brings."""
+        if message.error:
+            return failed_result(message)
+        self._apply(step)
+        self._due.run(step, failed=self._failed_lanes(message))
+        sampled = sampled_columns(message, self._limits)
+        self._take(sampled)
+        if message.digest != self._digest.value:
+            raise FrameError("the digests differ")
+        return step_result(message, sampled, self._due, self._limits)
+
+    def _apply(self, step: worker_pb2.Step) -> None:
         if step.released_lanes:
             self._release(step)
         for admission in step.admissions:
@@ -55,8 +57,7 @@ class LaneMirror:
                 unpack_ids(step.grown_pages, "grown_pages"),
             )
 
-    def take(self, sampled: SampledColumns) -> None:
-        """Append the tokens that a step sampled; raises FrameError when a lane is not live in that generation."""
+    def _take(self, sampled: SampledColumns) -> None:
         if not len(sampled.lanes):
             return
         strangers = np.flatnonzero(self._generations[sampled.lanes] != sampled.generations)
@@ -65,12 +66,15 @@ class LaneMirror:
             raise FrameError(f"lanes: lane {lane} is not live in generation {generation}")
         self._digest.append(sampled.lanes, sampled.token_ids)
 
+    def _failed_lanes(self, message: worker_pb2.StepResult) -> set[int]:
+        errors = ((error.lane, error.generation) for error in message.lane_errors if error.lane < len(self._generations))
+        return {lane for lane, generation in errors if self._generations[lane] == generation}
+
     def _release(self, step: worker_pb2.Step) -> None:
         lanes = unpack_ids(step.released_lanes, "released_lanes")
         self._digest.release(lanes)
         self._generations[lanes] = -1
-        for lane in self._prompts.keys() & set(lanes.tolist()):
-            del self._prompts[lane]
+        self._due.release(lanes.tolist())
 
     def _admit(self, admission: worker_pb2.LaneAdmission) -> None:
         lane = admission.lane
@@ -79,5 +83,4 @@ class LaneMirror:
         token_ids = unpack_ids(admission.token_ids, "token_ids")
         tables = [unpack_ids(table.page_ids, "page_ids") for table in admission.page_tables]
         self._digest.admit(lane, admission.generation, token_ids, tables)
-        if admission.sampling.HasField("prompt_logprobs"):
-            self._prompts[lane] = token_ids[: admission.num_prompt_tokens].tolist()
+        self._due.admit(admission, token_ids)

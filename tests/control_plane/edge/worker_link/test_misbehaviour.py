@@ -11,6 +11,8 @@ from fakes.linked_engine import LinkedEngine, until
 from fakes.worker_faults import Fault
 from fakes.worker_service import FakeWorker, FakeWorkerOptions
 
+from control_plane.core.sampling import SamplingParams
+from control_plane.edge.worker_link.settings import Backoff
 from control_plane.engine.ports import Failure
 from pypto_serving.worker.v1 import worker_pb2
 
@@ -156,6 +158,15 @@ async def test_wrk_08_workers_come_and_go_under_load() -> None:
         await engine.assert_comes_to_rest()
 
 
+@pytest.mark.parametrize("step", [1, 2, 3], ids=["first chunk", "last chunk", "decode"])
+async def test_log_probabilities_that_are_missing_are_made_again(step: int) -> None:
+    async with _workers({step: Fault.NO_LOGPROBS}) as (worker,), LinkedEngine(worker.address) as engine:
+        sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
+        engine.submit("r", [7] * 20, max_tokens=3, sampling=sampling)
+        assert await engine.tokens("r") == solo([7] * 20, 3)
+        assert len(engine.sink.prompt_logprobs["r"].entries) == 20 and engine.link_metrics.num_mismatches == 1
+
+
 async def test_without_a_worker_requests_end_after_the_grace() -> None:
     async with _workers({4: Fault.CRASH}) as (worker,), LinkedEngine(worker.address, grace_seconds=0.2) as engine:
         _submit_all(engine)
@@ -178,10 +189,12 @@ async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
         await engine.assert_comes_to_rest()
 
 
-async def test_a_worker_that_fails_every_step_is_no_pit_for_requests() -> None:
+@pytest.mark.parametrize("fault", [Fault.STEP_ERROR, Fault.NO_FRAME, Fault.NO_BYTES], ids=lambda fault: fault.name)
+async def test_a_worker_that_fails_every_step_is_no_pit_for_requests(fault: Fault) -> None:
     async with _workers({}, {}) as workers:
-        workers[0].faults = dict.fromkeys(range(1, 1000), Fault.STEP_ERROR)
-        async with LinkedEngine(*(worker.address for worker in workers), max_losses=3) as engine:
+        workers[0].faults = dict.fromkeys(range(1, 1000), fault)
+        pauses = {"refused": Backoff(0.02, 0.5)}
+        async with LinkedEngine(*(worker.address for worker in workers), links=pauses, max_losses=3) as engine:
             await until(lambda: engine.num_workers == 2)
             for number in range(30):
                 engine.submit(f"request {number}", [number, 5], max_tokens=3)

@@ -20,6 +20,15 @@ def test_second_failed_step_is_one_too_many():
         trust.failure("out of memory")
 
 
+def test_a_frame_that_is_none_leaves_no_trust():
+    trust = Trust("worker-1")
+    trust.breach()
+    assert trust.num_breaches == 1
+    with pytest.raises(WorkerDistrusted):
+        trust.misfit("the digests differ")
+    assert trust.num_breaches == 2
+
+
 def test_good_results_make_good():
     trust = Trust("worker-1")
     for _ in range(10):

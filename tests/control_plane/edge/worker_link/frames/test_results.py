@@ -3,34 +3,63 @@
 import pytest
 from fakes.engine_worker import describe
 from fakes.lane_admission import admission
+from fakes.worker_lanes import FakeLanes, count_up
 
-from control_plane.core.step import LaneError, Step
+from control_plane.core.sampling import SamplingParams
+from control_plane.core.step import LaneChunk, LaneError, Step, TokenLogprob
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import step_frame
-from control_plane.edge.worker_link.frames.results import sampled_columns, step_result
 from pypto_serving.wire.columns import pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
 _LIMITS = describe(max_lanes=4, vocab_size=10)
+#: Lanes 0 and 1 sample 6; lane 1 reports it, and lane 2 tells about tokens 6 and 7 of its prompt.
+_STEP = step_frame(
+    Step(
+        step_id=1,
+        acked_step_id=0,
+        admissions=[
+            admission(lane=0),
+            admission(lane=1, sampling=SamplingParams(logprobs=True, top_logprobs=1)),
+            admission(lane=2, tokens=(5, 6, 7, 8), sampling=SamplingParams(prompt_logprobs=1)),
+        ],
+        chunks=[LaneChunk(2, 2)],
+    ),
+    epoch=1,
+).step
 
 
-def _result(lanes=(0, 1), generations=(1, 1), token_ids=(7, 8), **fields) -> worker_pb2.StepResult:
-    columns = {"lanes": pack_ids(lanes), "generations": pack_ids(generations), "token_ids": pack_ids(token_ids)}
-    return worker_pb2.StepResult(step_id=1, **columns, **fields)
+def _result(**changes):
+    """The right answer to the step; `changes` replaces fields, columns as lists of numbers."""
+    result = FakeLanes(4, [4], 10, count_up).run(_STEP)
+    for field, value in changes.items():
+        result.ClearField(field)
+        if field in ("lanes", "generations", "token_ids") and isinstance(value, list):
+            value = pack_ids(value)
+        result.MergeFrom(worker_pb2.StepResult(**{field: value}))
+    return result
 
 
-def _alternatives(token_ids, logprobs):
-    return worker_pb2.TokenLogprobs(lane=0, top_token_ids=pack_ids(token_ids), top_logprobs=pack_floats(logprobs))
+def _logprobs(lane=1, sampled=-1.0, top_ids=(7,), top=(-1.0,)):
+    return worker_pb2.TokenLogprobs(lane=lane, sampled=sampled, top_token_ids=pack_ids(top_ids), top_logprobs=pack_floats(top))
 
 
-def _read(message, prompts=None):
-    return step_result(message, sampled_columns(message, _LIMITS), prompts or {2: [5]}, _LIMITS)
+def _prompt(lane=2, generation=1, first_index=1, logprobs=(-1.0, -2.0), top_ids=(3, 4), top=(-0.5, -0.5)):
+    columns = {"logprobs": pack_floats(logprobs), "top_token_ids": pack_ids(top_ids), "top_logprobs": pack_floats(top)}
+    return worker_pb2.PromptTokenLogprobs(lane=lane, generation=generation, first_index=first_index, **columns)
 
 
-def test_times_become_seconds():
-    result = _read(_result(device_us=1500, idle_us=20))
+def _read(message):
+    return LaneMirror(_LIMITS).follow(_STEP, message)
+
+
+def test_a_right_result_is_taken():
+    result = _read(_result(device_us=1500, idle_us=20, logprobs=[_logprobs()], prompt_logprobs=[_prompt()]))
+    assert (result.lanes, result.generations, result.token_ids) == ([0, 1], [1, 1], [6, 6])
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
+    assert result.logprobs == {1: TokenLogprob(6, -1.0, ((7, -1.0),))}
+    assert result.prompt_logprobs[0].entries == (TokenLogprob(6, -1.0, ((3, -0.5),)), TokenLogprob(7, -2.0, ((4, -0.5),)))
 
 
 def test_lane_errors_say_whose_fault_they_are():
@@ -39,57 +68,55 @@ def test_lane_errors_say_whose_fault_they_are():
 
 
 @pytest.mark.parametrize(
-    ("message", "complaint"),
+    ("changes", "complaint"),
     [
-        (_result(lanes=[0]), "1, 2 and 2 entries"),
-        (_result(lanes=[0, 4]), "lanes: 4 is not below 4"),
-        (_result(lanes=[1, 1]), "twice"),
-        (_result(token_ids=[7, 10]), "token_ids: 10 is not below 10"),
-        (worker_pb2.StepResult(lanes=b"\x00"), "lanes: 1 bytes"),
-        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=3)]), "lane 3 did not sample"),
-        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=0, top_token_ids=pack_ids([1]))]), "4 bytes of tokens and 0"),
-        (_result(prompt_logprobs=[worker_pb2.PromptTokenLogprobs(lane=2, first_index=1, logprobs=b"1234")]), "lane 2 has no"),
-        (_result(prompt_logprobs=[worker_pb2.PromptTokenLogprobs(lane=2, first_index=1, logprobs=b"123")]), "3 bytes"),
-        (_result(prompt_logprobs=[worker_pb2.PromptTokenLogprobs()] * 2), "prompt_logprobs: 2 entries, limit 1"),
-        (_result(lane_errors=[worker_pb2.LaneError()] * 5), "lane_errors: 5 entries, limit 4"),
-        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=0)] * 3), "logprobs: 3 entries, limit 2"),
-        (_result(logprobs=[worker_pb2.TokenLogprobs(lane=0, sampled=float("nan"))]), "nan of lane 0 is not finite"),
-        (_result(logprobs=[_alternatives([10], [-1.0])]), "top_token_ids: 10 is not below 10"),
-        (_result(logprobs=[_alternatives([1], [float("inf")])]), "top_logprobs: inf is not finite"),
-        (_result(logprobs=[_alternatives([1] * 257, [-1.0] * 257)]), "top_token_ids: 257 entries, limit 256"),
-        (_result(lanes=range(5), generations=range(5), token_ids=range(5)), "lanes: 5 entries, limit 4"),
+        ({"lanes": [0]}, "1, 2 and 2 entries"),
+        ({"lanes": [0, 4]}, "lanes: 4 is not below 4"),
+        ({"lanes": [1, 1]}, "twice"),
+        ({"generations": [1, 5]}, "lane 1 is not live in generation 5"),
+        ({"token_ids": [7, 10]}, "token_ids: 10 is not below 10"),
+        ({"lanes": b"\x00"}, "lanes: 1 bytes"),
+        ({"lanes": [0, 1, 2, 3, 4], "generations": [1] * 5, "token_ids": [1] * 5}, "lanes: 5 entries, limit 4"),
+        ({"digest": 5}, "the digests differ"),
+        ({"lane_errors": [worker_pb2.LaneError()] * 5}, "lane_errors: 5 entries, limit 4"),
+        ({"logprobs": []}, "logprobs: missing for lane 1"),
+        ({"logprobs": [_logprobs(lane=0)]}, "logprobs: nothing is due of lane 0"),
+        ({"logprobs": [_logprobs()] * 2}, "logprobs: nothing is due of lane 1"),
+        ({"logprobs": [_logprobs(sampled=float("nan"))]}, "nan of lane 1 is not finite"),
+        ({"logprobs": [_logprobs(top_ids=[10])]}, "top_token_ids: 10 is not below 10"),
+        ({"logprobs": [_logprobs(top=[float("inf")])]}, "top_logprobs: inf is not finite"),
+        ({"logprobs": [_logprobs(top=[])]}, "4 and 0 bytes, 4 each are due"),
+        ({"logprobs": [_logprobs(top_ids=[1, 2], top=[-1.0, -1.0])]}, "8 and 8 bytes, 4 each are due"),
+        ({"prompt_logprobs": []}, "prompt_logprobs: missing for lane 2"),
+        ({"prompt_logprobs": [_prompt(lane=1)]}, "prompt_logprobs: nothing is due of lane 1"),
+        ({"prompt_logprobs": [_prompt()] * 2}, "prompt_logprobs: nothing is due of lane 2"),
+        ({"prompt_logprobs": [_prompt(generation=2)]}, "2 tokens from 1 on of generation 2, due are 2 from 1 on of 1"),
+        ({"prompt_logprobs": [_prompt(first_index=2)]}, "2 tokens from 2 on of generation 1, due are"),
+        ({"prompt_logprobs": [_prompt(logprobs=[-1.0])]}, "1 tokens from 1 on"),
+        ({"prompt_logprobs": [_prompt(top_ids=[1], top=[-1.0])]}, "4 and 4 bytes, 8 each are due"),
+        ({"prompt_logprobs": [worker_pb2.PromptTokenLogprobs(lane=2, logprobs=b"123")]}, "3 bytes"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(message, complaint):
+def test_what_does_not_fit_is_refused(changes, complaint):
     with pytest.raises(FrameError, match=complaint):
-        _read(message)
+        _read(_result(**changes))
+
+
+def test_a_lane_that_failed_may_tell_nothing():
+    error = worker_pb2.LaneError(lane=2, generation=1, message="not finite")
+    assert _read(_result(prompt_logprobs=[], lane_errors=[error])).prompt_logprobs == []
+    error.generation = 2
+    with pytest.raises(FrameError, match="missing for lane 2"):
+        _read(_result(prompt_logprobs=[], lane_errors=[error]))
 
 
 def test_endless_complaints_are_cut():
-    result = _read(_result(error="x" * 5000, lane_errors=[worker_pb2.LaneError(lane=0, generation=1, message="y" * 5000)]))
-    assert (len(result.error), len(result.lane_errors[0].message)) == (1000, 1000)
-
-
-def test_alternatives_of_prompt_tokens_must_spread_evenly():
-    chunk = worker_pb2.PromptTokenLogprobs(
-        lane=0, first_index=1, logprobs=pack_floats([0, 0]), top_token_ids=pack_ids([1]), top_logprobs=pack_floats([0])
-    )
-    with pytest.raises(FrameError, match="1 alternatives do not spread over 2"):
-        _read(_result(prompt_logprobs=[chunk]), {0: [1, 2, 3]})
-
-
-def test_token_for_another_generation_is_refused():
-    mirror = LaneMirror(4, 1)
-    mirror.apply(step_frame(Step(1, 0, admissions=[admission(lane=0), admission(lane=1, generation=5)]), epoch=1).step)
-    with pytest.raises(FrameError, match="lane 1 is not live in generation 1"):
-        mirror.take(sampled_columns(_result(), _LIMITS))
+    errors = [worker_pb2.LaneError(lane=0, generation=1, message="y" * 5000)]
+    assert len(_read(_result(error="x" * 5000)).error) == len(_read(_result(lane_errors=errors)).lane_errors[0].message) == 1000
 
 
 def test_mirror_is_back_at_nothing_when_all_is_released():
-    mirror = LaneMirror(4, 1)
-    empty = mirror.digest
-    mirror.apply(step_frame(Step(1, 0, admissions=[admission(lane=0), admission(lane=1)]), epoch=1).step)
-    mirror.take(sampled_columns(_result(), _LIMITS))
-    assert mirror.digest != empty
-    mirror.apply(step_frame(Step(2, 1, released_lanes=[1, 0]), epoch=1).step)
-    assert mirror.digest == empty
+    mirror = LaneMirror(_LIMITS)
+    mirror.follow(_STEP, _result())
+    released = step_frame(Step(2, 1, released_lanes=[1, 0, 2]), epoch=1).step
+    assert mirror.follow(released, worker_pb2.StepResult(step_id=2, digest=0)).token_ids == []
