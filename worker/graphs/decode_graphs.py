@@ -48,12 +48,17 @@ class DecodeGraphs:
         self._graphs: list[_Graph] = []
 
     def capture(self) -> None:
-        """Capture all shapes, the largest first: what it needs of the graphs' common memory serves the others."""
+        """Capture all shapes, the largest first: what it needs of the graphs' common memory serves the others.
+
+        Raises RuntimeError naming the shape that can not be captured.
+        """
         for shape in reversed(self._shapes):
             begin = time.monotonic()
-            static = StaticBatch(shape, self._cache)
-            replay = self._capture(partial(self._model.forward, static.batch, self._cache))
-            self._graphs.insert(0, _Graph(shape, static, replay))
+            try:
+                self._graphs.insert(0, self._capture_shape(shape))
+            except RuntimeError as error:
+                room = f"{shape.rows} rows and {shape.max_tokens} tokens"
+                raise RuntimeError(f"a graph for {room} can not be captured (--eager does without): {error}") from error
             seconds = round(time.monotonic() - begin, 2)
             _log.info("captured", extra={"rows": shape.rows, "max_tokens": shape.max_tokens, "seconds": seconds})
 
@@ -64,3 +69,7 @@ class DecodeGraphs:
             return None
         graph.static.load(columns)
         return graph.replay()
+
+    def _capture_shape(self, shape: GraphShape) -> _Graph:
+        static = StaticBatch(shape, self._cache)
+        return _Graph(shape, static, self._capture(partial(self._model.forward, static.batch, self._cache)))
