@@ -79,7 +79,7 @@ class EchoWorker:
         """See Worker."""
         self.steps.append(step)
 
-    def reset(self) -> None:
+    def reset(self, blame: str = "") -> None:
         """See Worker."""
         raise AssertionError("the engine disagrees with the worker")
 

@@ -40,7 +40,7 @@ class LocalWorker:
         """See ports.Worker."""
         self._executor.submit(self._execute, step_frame(step, epoch=1).step, self._num_resets)
 
-    def reset(self) -> None:
+    def reset(self, blame: str = "") -> None:
         """See ports.Worker."""
         self._num_resets += 1
         self._mirror.clear()

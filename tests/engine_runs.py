@@ -125,7 +125,7 @@ class HandWorker(LocalWorker):
                 for layer in group.layers:
                     tensors[layer][pages] = self._junk
 
-    def reset(self) -> None:
+    def reset(self, blame: str = "") -> None:
         self.jobs.waiting.clear()
         super().reset()
 

@@ -100,7 +100,8 @@ class Engine:
                 outcome = self._scheduler.update(replica, result)
             except StateMismatch as error:
                 if worker is not lost:
-                    self._reset(worker, str(error), counts=isinstance(error, StepFailed))
+                    failed = isinstance(error, StepFailed)
+                    self._reset(worker, str(error), counts=failed, blame="" if failed else str(error))
                 continue
             self._stats.stepped(outcome, result, now)
             self._requests.take(outcome, now)
@@ -298,12 +299,12 @@ class Engine:
             self._take_gauges(self._clock())
         self._wake()
 
-    def _reset(self, worker: Worker, reason: str, counts: bool = False) -> None:
+    def _reset(self, worker: Worker, reason: str, counts: bool = False, blame: str = "") -> None:
         replica = self._replicas[worker]
         _logger.warning("worker %s is reset: %s", replica.description.address, reason)
         if not replica.resetting:
             self._fail_exhausted(self._scheduler.reset_replica(replica, self._clock(), counts), reason)
-            worker.reset()
+            worker.reset(blame)
 
     def _fail_exhausted(self, sequences: list[Sequence], reason: str) -> None:
         for sequence in sequences:

@@ -34,8 +34,11 @@ class Worker(Protocol):
     def submit(self, step: Step) -> None:
         """Send a step; its result arrives at `WorkerEvents.step_done`."""
 
-    def reset(self) -> None:
-        """Make the worker forget everything; answered by `WorkerEvents.reset_done`. Results of earlier steps do not arrive any more."""
+    def reset(self, blame: str = "") -> None:
+        """Make the worker forget everything; answered by `WorkerEvents.reset_done`. Results of earlier steps do not arrive any more.
+
+        `blame`: what was wrong with a result that it gave, if that is why and it does not know yet.
+        """
 
 
 class WorkerRefused(Exception):

@@ -176,7 +176,7 @@ class FakeWorker:
         self.steps.append(step)
         self.history.append(step)
 
-    def reset(self) -> None:
+    def reset(self, blame: str = "") -> None:
         assert not self.lost
         self._forget()
         self.failing = ""

@@ -20,6 +20,7 @@ class Fault(enum.Enum):
     GARBAGE = "the columns of the result do not fit each other"
     WRONG_TOKEN = "the result names another token than the one kept"
     WRONG_DIGEST = "the digest is wrong"
+    ENDED_LANES = "lanes run nothing any more, as if they had ended"
     NO_LOGPROBS = "the result lacks the log probabilities that were asked for"
     STEP_ERROR = "the step fails as a whole"
     LANE_ERROR = "the result complains about its first lane"

@@ -54,6 +54,11 @@ class FakeLanes:
         self.live: dict[int, Lane] = {}
         self.digest = StateDigest(self._max_lanes, len(self._page_tokens))
 
+    def end_all(self) -> None:
+        """Take every live lane for one that has ended."""
+        for lane in self.live.values():
+            lane.is_ended = True
+
     def run(self, step: worker_pb2.Step) -> worker_pb2.StepResult:
         """Apply and run a step; a broken rule becomes a step error."""
         result = worker_pb2.StepResult(step_id=step.step_id)

@@ -281,6 +281,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._resume.clear()
             await self._resume.wait()
             self._is_hanging = False
+        elif fault is Fault.ENDED_LANES:
+            self._lanes.end_all()
         elif fault is Fault.LATE:
             await asyncio.sleep(5 * self.options.beat_seconds)
         elif fault is Fault.OTHER_EPOCH:

@@ -11,7 +11,7 @@ from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
-from control_plane.edge.worker_link.trust import Trust
+from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerEvents, WorkerRefused
 from pypto_serving.worker.v1 import worker_pb2
@@ -70,6 +70,9 @@ class WorkerSession:
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
+        self._verdict: WorkerDistrusted | None = (
+            None  # for `take` to tell: the engine is not to be told of an end while it asks for a reset
+        )
         self.heard_at = surroundings.clock()
 
     @property
@@ -109,10 +112,12 @@ class WorkerSession:
         self._send(frame)
         self._metrics.step_sent(self._description.address, frame.ByteSize())
 
-    def reset(self) -> None:
-        """Make the worker forget everything; answered by `WorkerEvents.reset_done`."""
+    def reset(self, blame: str = "") -> None:
+        """Make the worker forget everything; answered by `WorkerEvents.reset_done`. `blame` counts as a result that does not fit."""
         if self._is_over or self._is_resetting:
             return
+        if blame:
+            self._blame(blame)
         self._sent.clear()
         self._mirror.clear()
         self._is_muted = self._is_resetting = True
@@ -170,6 +175,8 @@ class WorkerSession:
             logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
         self._hear()
+        if self._verdict:
+            raise self._verdict
         kind = frame.WhichOneof("frame")
         if kind == "result":
             self._take_result(frame.result)
@@ -227,6 +234,12 @@ class WorkerSession:
         else:
             self._trust.confirm()
         self._events.step_done(self, result)
+
+    def _blame(self, reason: str) -> None:
+        try:
+            self._trust.misfit(reason)
+        except WorkerDistrusted as verdict:
+            self._verdict = verdict
 
     def _diverge(self, step_id: int, reason: str) -> None:
         logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)

@@ -205,6 +205,15 @@ async def test_a_worker_that_fails_every_step_is_no_pit_for_requests(fault: Faul
             await engine.assert_comes_to_rest()
 
 
+async def test_a_worker_that_time_and_again_forgets_to_draw_is_given_up() -> None:
+    async with _workers(dict.fromkeys(range(1, 1000), Fault.ENDED_LANES)) as (worker,), LinkedEngine(worker.address) as engine:
+        _submit_all(engine)
+        await until(lambda: worker.num_streams == 2)
+        assert engine.link_metrics.num_resets == 4
+        worker.faults.clear()
+        await _assert_all_get_their_tokens(engine)
+
+
 @pytest.mark.parametrize("every", [1, 2, 5])
 async def test_a_worker_whose_results_do_not_fit_time_and_again_is_given_up(every: int) -> None:
     async with _workers(dict.fromkeys(range(1, 1000, every), Fault.WRONG_DIGEST)) as (worker,), LinkedEngine(worker.address) as engine:
