@@ -124,15 +124,13 @@ def _missing_for_npu() -> str | None:
         importlib.import_module("torch_npu")
     except (ImportError, OSError, RuntimeError) as error:
         return f"torch-npu can not be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({str(error).splitlines()[0]})"
-    if not _runtime("npu").is_available():
-        return "no Ascend NPU or driver"
-    if importlib.util.find_spec("pypto") is None:
-        return "the package pypto is not installed (extra `npu`)"
-    return None
+    return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
 def _load_pypto_kernels() -> object:
     """They take the place of the torch forms as long as the result exists. By name: nothing outside their folder may depend on PyPTO."""
+    if importlib.util.find_spec("pypto") is None:
+        raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`)")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
     try:

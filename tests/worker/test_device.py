@@ -148,6 +148,12 @@ def test_npu_without_something_names_it(modules: dict[str, object], name: str, f
         select_device("npu")
 
 
+def test_auto_takes_no_npu_for_a_cpu_because_pypto_is_missing(modules: dict[str, object]) -> None:
+    modules["pypto"] = None
+    with pytest.raises(DeviceUnavailable, match=r"^--device npu: the package pypto is not installed"):
+        select_device("auto")
+
+
 def test_npu_driver_that_is_missing_is_named(modules: dict[str, object], runtime: _Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "is_available", lambda: False)
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: no Ascend NPU or driver$"):
