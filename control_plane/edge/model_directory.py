@@ -1,7 +1,8 @@
 """Reads a model directory: config, generation config, tokenizer, chat template. Weights are looked at for the fingerprint only."""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from pypto_serving.wire.fingerprint import fingerprint_model
 
 _Json = dict[str, Any]
 
+_log = logging.getLogger(__name__)
+
+#: What holds when the config and the tokenizer name different tokens for a role.
+_PRECEDENCE = {"bos": "texts begin as the tokenizer says", "eos": "each of them ends an answer"}
+
 
 def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str, float], template_file: Path | None) -> ServedModel:
     """Read the model in `directory`; raises StartUpError with one line that names the file and what is wrong with it.
@@ -33,6 +39,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     special_tokens = _special_tokens(tokenizer_config)
     tokenizer = _read_tokenizer(directory / "tokenizer.json", special_tokens)
     vocab_size = _positive(directory / "config.json", config, "vocab_size")
+    _warn_of_strange_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
         name=name or directory.resolve().name,
         architecture=_architecture(directory / "config.json", config),
@@ -96,12 +103,26 @@ def _architecture(path: Path, config: _Json) -> str:
 
 
 def _end_ids(path: Path, config: _Json, vocab_size: int) -> list[int]:
-    value = config.get("eos_token_id")
-    ids = [] if value is None else value if isinstance(value, list) else [value]
+    ids = _ids(config, "eos")
     for token_id in ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise StartUpError(f"{path}: eos_token_id {token_id!r} is not a token id below vocab_size {vocab_size}")
     return ids
+
+
+def _ids(config: _Json, role: str) -> list[Any]:
+    value = config.get(f"{role}_token_id")
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _warn_of_strange_tokens(directory: Path, configs: Sequence[_Json], special_tokens: Mapping[str, str], tokenizer: Tokenizer) -> None:
+    """A tokenizer whose first or last token the config does not know may belong to another model."""
+    for role, rule in _PRECEDENCE.items():
+        token_id = tokenizer.id_of(special_tokens.get(f"{role}_token", ""))
+        expected = [each for config in configs for each in _ids(config, role)]
+        if expected and token_id is not None and token_id not in expected:
+            place = directory / "tokenizer_config.json"
+            _log.warning(f"{place}: {role}_token has id {token_id}, config.json or generation_config.json say {expected}; {rule}")
 
 
 def _fingerprint(directory: Path) -> str:

@@ -6,11 +6,32 @@ import pytest
 from fakes.admission import admit, refusal
 from fakes.engine import served_model
 from fakes.model_directory import CONFIG, write_json, write_model_directory
-from fakes.tokenizers import byte_tokenizer
+from fakes.tokenizers import BOS, EOS, byte_tokenizer
 
 from control_plane.edge.model_directory import read_model
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.process.start_up import StartUpError
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "warnings"),
+    [
+        ({"bos_token_id": BOS, "eos_token_id": EOS}, {}, 0),
+        ({"bos_token_id": None, "eos_token_id": None}, {}, 0),
+        ({"eos_token_id": 42}, {"eos_token_id": [42, EOS]}, 0),
+        ({"eos_token_id": [42, 43]}, {}, 1),
+        ({"eos_token_id": EOS}, {"bos_token_id": 42}, 1),
+        ({"bos_token_id": 42, "eos_token_id": 42}, {}, 2),
+    ],
+)
+def test_mod_12_special_tokens_that_differ_between_files_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, object], generation: dict[str, object], warnings: int
+) -> None:
+    write_json(write_model_directory(tmp_path) / "config.json", {**CONFIG, **config})
+    write_json(tmp_path / "generation_config.json", generation)
+    read_model(tmp_path, None, {}, None)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+    assert all("42" in record.getMessage() and "tokenizer_config.json" in record.getMessage() for record in caplog.records)
 
 
 async def test_mod_12_tokens_beyond_the_embedding_are_refused_request_by_request() -> None:
