@@ -65,7 +65,6 @@ class RecordedMetrics:
 
     epochs: dict[str, int] = field(default_factory=dict)  # of the workers in session
     step_bytes: list[int] = field(default_factory=list)
-    round_trips: list[float] = field(default_factory=list)
     longest_silence: float = 0.0
     num_resumed: int = 0
     num_mismatches: int = 0
@@ -91,10 +90,6 @@ class RecordedMetrics:
     def step_sent(self, address: str, num_bytes: int) -> None:
         """Record the call."""
         self.step_bytes.append(num_bytes)
-
-    def step_answered(self, address: str, round_trip_seconds: float) -> None:
-        """Record the call."""
-        self.round_trips.append(round_trip_seconds)
 
     def session_resumed(self, address: str) -> None:
         """Record the call."""

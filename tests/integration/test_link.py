@@ -214,7 +214,6 @@ async def test_ops_07_a_jump_of_the_wall_clock_is_not_noticed(
         assert await _all_tokens(engine) == solo
         await asyncio.sleep(0.6)  # beats and looks at the lease
         assert engine.scheduler.counters.worker_losses == 0
-        assert all(0.0 <= seconds < 60.0 for seconds in engine.link_metrics.round_trips)
         assert all(0.0 <= engine.sink.finished[name, 0].total_seconds < 60.0 for name in _PROMPTS)
 
 

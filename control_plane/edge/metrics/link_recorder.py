@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from control_plane.edge.metrics.families import SHORT_SECONDS, SIZES, Histogram, counter, gauge, histogram
+from control_plane.edge.metrics.families import SIZES, Histogram, counter, gauge, histogram
 
 _GAUGES = {
     "link_in_session": "Whether a session with the worker is open.",
@@ -29,7 +29,6 @@ class LinkRecorder:
         self._gauges: dict[str, _Series] = {name: {} for name in _GAUGES}
         self._counters: dict[str, _Series] = {name: {} for name in _COUNTERS}
         self._step_bytes = Histogram(SIZES)
-        self._round_trip = Histogram(SHORT_SECONDS)
 
     def worker_connected(self, address: str, epoch: int) -> None:
         """See LinkMetrics."""
@@ -55,10 +54,6 @@ class LinkRecorder:
         self._count("link_steps", address)
         self._step_bytes.observe(num_bytes)
 
-    def step_answered(self, address: str, round_trip_seconds: float) -> None:
-        """See LinkMetrics."""
-        self._round_trip.observe(round_trip_seconds)
-
     def session_resumed(self, address: str) -> None:
         """See LinkMetrics."""
         self._count("link_sessions_resumed", address)
@@ -78,7 +73,6 @@ class LinkRecorder:
         for name, documentation in _COUNTERS.items():
             yield counter(name, documentation, dict(self._counters[name]), _LABELS)
         yield histogram("step_bytes", "Size of a step on the wire.", self._step_bytes)
-        yield histogram("link_round_trip_seconds", "From submitting a step to its answer on the link.", self._round_trip)
 
     def _set(self, address: str, in_session: int, epoch: float) -> None:
         self._gauges["link_in_session"][(address,)] = in_session

@@ -24,9 +24,6 @@ class LinkMetrics(Protocol):
     def step_sent(self, address: str, num_bytes: int) -> None:
         """A step of so many bytes went out."""
 
-    def step_answered(self, address: str, round_trip_seconds: float) -> None:
-        """A step was answered so long after it was submitted."""
-
     def session_resumed(self, address: str) -> None:
         """The stream broke, and the session went on over a new one."""
 

@@ -28,18 +28,11 @@ class FrameSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Whom a session tells what happens, and where it reads the time."""
+    """Whom a link and its session tell what happens, and where they read the time."""
 
     events: WorkerEvents
     metrics: LinkMetrics
     clock: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class _SentStep:
-    step_id: int
-    frame: worker_pb2.ExecuteRequest
-    submitted_at: float
 
 
 class WorkerSession:
@@ -57,10 +50,9 @@ class WorkerSession:
         self._trust = trust
         self._events = surroundings.events
         self._metrics = surroundings.metrics
-        self._clock = surroundings.clock
         self._mirror = LaneMirror(description)
         self._sink: FrameSink | None = None
-        self._sent: deque[_SentStep] = deque()
+        self._sent: deque[worker_pb2.ExecuteRequest] = deque()  # steps not answered
         self._sent_step_id = 0
         self._acked_step_id = 0
         self._stuck_at: int | None = None
@@ -70,10 +62,7 @@ class WorkerSession:
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
-        self._verdict: WorkerDistrusted | None = (
-            None  # for `take` to tell: the engine is not to be told of an end while it asks for a reset
-        )
-        self.heard_at = surroundings.clock()
+        self._verdict: WorkerDistrusted | None = None  # `take` raises it: an engine that asks for a reset is told of no end
 
     @property
     def description(self) -> WorkerDescription:
@@ -107,7 +96,7 @@ class WorkerSession:
         assert not self._is_resetting, "a worker that is being reset takes no steps"
         assert step.step_id > self._sent_step_id, f"step {step.step_id} after step {self._sent_step_id}"
         frame = step_frame(step, self._description.epoch)
-        self._sent.append(_SentStep(step.step_id, frame, self._clock()))
+        self._sent.append(frame)
         self._sent_step_id = step.step_id
         self._send(frame)
         self._metrics.step_sent(self._description.address, frame.ByteSize())
@@ -145,12 +134,12 @@ class WorkerSession:
     def resume(self, sink: FrameSink, welcome: worker_pb2.Welcome) -> None:
         """Go on over a new stream: send again what the worker has not taken in."""
         self._sink = sink
-        self._hear()
+        self._watchdog.heard()
         self._metrics.session_resumed(self._description.address)
         if not self._is_resetting:
-            for sent in self._sent:
-                if sent.step_id > welcome.last_step_id:
-                    sink.send(sent.frame)
+            for frame in self._sent:
+                if frame.step.step_id > welcome.last_step_id:
+                    sink.send(frame)
         elif welcome.resumed:
             sink.send(reset_frame(self._description.epoch))
         else:
@@ -174,7 +163,7 @@ class WorkerSession:
         if frame.epoch != self._description.epoch:
             logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
-        self._hear()
+        self._watchdog.heard()
         if self._verdict:
             raise self._verdict
         kind = frame.WhichOneof("frame")
@@ -195,10 +184,6 @@ class WorkerSession:
         if self._sink is not None:
             self._sink.send(frame)
 
-    def _hear(self) -> None:
-        self.heard_at = self._clock()
-        self._watchdog.heard()
-
     def _join(self) -> None:
         self._is_joined = True
         self._metrics.worker_connected(self._description.address, self._description.epoch)
@@ -215,19 +200,17 @@ class WorkerSession:
         if message.step_id <= self._acked_step_id:
             logger.warning("dropped another result of step %d", message.step_id, extra=self._log_fields)
             return
-        if not self._sent or self._sent[0].step_id != message.step_id:
+        if not self._sent or self._sent[0].step.step_id != message.step_id:
             self._diverge(message.step_id, "not the result that is due")
             return
-        sent = self._sent.popleft()
         try:
-            result = self._mirror.follow(sent.frame.step, message)
+            result = self._mirror.follow(self._sent.popleft().step, message)
         except FrameError as error:
             self._diverge(message.step_id, str(error))
             return
         self._acked_step_id = message.step_id
         self._is_blank = False
         self._watchdog.answered()
-        self._metrics.step_answered(self._description.address, self.heard_at - sent.submitted_at)
         if result.error:
             self._is_muted = True
             self._trust.failure(result.error)
