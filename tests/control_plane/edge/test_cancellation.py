@@ -193,10 +193,13 @@ async def test_can_05_a_deadline_ends_the_work_wherever_it_is(model: Path, worke
         call = stream(server.channel(), prompt, seconds=2.5 * STEP_SECONDS, max_tokens=20)
         assert await status_of(_drain(call)) is grpc.StatusCode.DEADLINE_EXCEEDED
         await until(lambda: num_ended(server, "deadline_exceeded") == 1)
+        num_steps = len(worker.steps)
         assert bool(admissions(worker, prompt)) is (place != "queue")
         await asyncio.gather(*others)
         await until_at_rest(server, worker)
         assert num_ended(server, "cancelled") == 0
+        if not others:  # one that was on its way, one more, and the release
+            assert len(worker.steps) <= num_steps + 3
 
 
 async def _drain(call: grpc.aio.UnaryStreamCall) -> None:

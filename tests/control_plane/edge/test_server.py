@@ -1,6 +1,7 @@
 """The assembled control plane, with a fake worker in this process."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ async def test_ops_06_a_taken_port_is_one_clear_line(model: Path) -> None:
             with pytest.raises(StartUpError, match=str(port)):
                 async with running(model, f"--{flag}", str(port)):
                     pass
+        assert len((await first.stub.ListModels(pb.ListModelsRequest())).models) == 1
+
+
+async def test_ops_06_a_port_that_somebody_else_has_is_told_before_the_model_is_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        port = somebody.getsockname()[1]
+        with pytest.raises(StartUpError, match=str(port)):
+            async with running(tmp_path, "--port", str(port)):
+                pass
 
 
 async def test_a_broken_model_ends_the_start(model: Path) -> None:

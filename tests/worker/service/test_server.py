@@ -32,6 +32,14 @@ def test_environment_sets_a_flag_and_the_command_line_wins(tmp_path: Path, monke
     assert (read.max_lanes, read.port) == (8, 2)
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_chk_08_page_sizes_that_are_none_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        config(tmp_path, f"--page-tokens={value}")
+    assert refusal.value.code == 2
+    assert f"argument --page-tokens: {value} is not an integer from 1" in capsys.readouterr().err
+
+
 def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartUpError, match="no such directory") as refusal:
         config(tmp_path / "nothing")

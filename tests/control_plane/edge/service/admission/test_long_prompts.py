@@ -30,15 +30,21 @@ async def test_rpc_08_health_and_streams_go_on_beside_large_prompts(kind: str) -
     prompt = {"text": FIVE_MB} if kind == "text" else {"chat": pb.Chat(messages=[pb.ChatMessage(role="user", content=FIVE_MB)])}
     async with fake_control_plane(script=[*b"hello"] * 5, model=served_model(tokenizer=tokenizer)) as plane:
         plane.join_worker(max_model_len=1_000_000)
-        large = [asyncio.ensure_future(plane.generate(**prompt)) for _ in range(6)]
+        plane.engine.gate.clear()
+        stopping = pb.StoppingParams(max_tokens=25)
+        streams = [asyncio.ensure_future(plane.events(text="Hi", stopping=stopping)) for _ in range(8)]
+        while len(plane.engine.submitted) < 8:
+            await asyncio.sleep(0.005)
+        large = [asyncio.ensure_future(plane.generate(**prompt)) for _ in range(20)]
         while not tokenizer.num_long_texts:
             await asyncio.sleep(0.005)
-        for _ in range(8):
+        plane.engine.gate.set()
+        for stream in streams:
             assert await is_serving(plane)
-            response = await plane.generate(text="Hi", stopping=pb.StoppingParams(max_tokens=25))
-            assert response.usage.completion_tokens == 25
+            assert (await stream)[-1].finished.usage.completion_tokens == 25
+        assert (await plane.generate(text="Hi", stopping=stopping)).usage.completion_tokens == 25
         assert not any(call.done() for call in large)
         tokenizer.go_on.set()
         for call in large:
             assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
-        assert len(plane.engine.submitted) == 8
+        assert len(plane.engine.submitted) == 9
