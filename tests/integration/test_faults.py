@@ -97,6 +97,20 @@ async def test_wrk_06_a_killed_control_plane_costs_no_token(model: Path) -> None
                     successor.__exit__(None, None, None)
 
 
+async def test_wrk_06_the_next_control_plane_of_a_list_takes_worker_and_streams_over(model: Path) -> None:
+    with worker(model, "--lease-seconds", "2") as one_worker, control_plane(model, [one_worker]) as first:
+        first.wait_until_ready()
+        with control_plane(model, [one_worker]) as second:
+            async with AsyncClient([first.address, second.address]) as client:
+                solo = await _solo(client)
+
+                async def kill() -> None:
+                    await asyncio.to_thread(first.kill)
+
+                assert await _disturbed(client, kill) == solo
+                assert await _solo(client) == solo
+
+
 async def test_wrk_02_a_frozen_worker_is_left_behind(model: Path) -> None:
     with worker(model, "--lease-seconds", "2") as first, worker(model) as second, control_plane(model, [first, second]) as control:
         async with AsyncClient(control.address) as client:
