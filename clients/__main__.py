@@ -1,18 +1,20 @@
 """`python -m clients`."""
 
 import os
+import signal
 import sys
+
+from pypto_serving.process.interrupts import end_on_interrupt
 
 
 def _main() -> int:
+    end_on_interrupt()
     # gRPC's own log lines would stand between the lines of an answer.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        from clients.cli.main import main
+    from clients.cli.main import main
 
-        return main(sys.argv[1:], os.environ)
-    except KeyboardInterrupt:  # before the command line could say so
-        return 130
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the command line ends its request, and says so
+    return main(sys.argv[1:], os.environ)
 
 
 if __name__ == "__main__":

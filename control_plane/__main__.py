@@ -1,15 +1,15 @@
 """Start of a control plane process: python -m control_plane --model DIR --worker HOST:PORT."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
+
+from pypto_serving.process.interrupts import end_on_interrupt
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
-    # The imports take a third of a second, in which an interrupt would surface anywhere in them; the event loop takes the signal over.
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    end_on_interrupt()
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import uvloop
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     except StartUpError as error:
         print(f"control plane: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:  # after the event loop
-        return 130
+    finally:
+        end_on_interrupt()
 
 
 if __name__ == "__main__":

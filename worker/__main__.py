@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pypto_serving.process.interrupts import end_on_interrupt
+
 if TYPE_CHECKING:
     from worker.config import WorkerConfig
 
@@ -13,13 +15,7 @@ _STOP_SECONDS = 2.0
 
 def main(arguments: Sequence[str]) -> int:
     """Run a worker and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
-    try:
-        return _read_and_run(arguments)
-    except KeyboardInterrupt:  # before the event loop listens to signals, or while something is imported
-        return 130
-
-
-def _read_and_run(arguments: Sequence[str]) -> int:
+    end_on_interrupt()
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from pypto_serving.process import logs
@@ -52,6 +48,7 @@ def _run(config: "WorkerConfig") -> int:
     try:
         exit_code = asyncio.run(run_worker(config, device, progress))
     finally:
+        end_on_interrupt()
         stopped = device.stop(_STOP_SECONDS)
     if not stopped:
         # The device thread is in the middle of something long: the interpreter must not be torn down under it.
