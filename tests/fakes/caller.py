@@ -68,6 +68,17 @@ def _shown(choice: pb.Choice) -> object:
     return choice.text, list(choice.token_ids), [str(entry) for entry in choice.logprobs], str(ends), usage.completion_tokens
 
 
+def resume_of(whole: Answer, received: int) -> pb.Resume:
+    """What goes on behind the first tokens of an answer with one choice."""
+    return pb.Resume(
+        key=whole.started.resume_key,
+        effective=whole.started.effective,
+        prompt_token_ids=whole.started.prompt_token_ids,
+        model_fingerprint=whole.started.model_fingerprint,
+        choices=[pb.ResumedChoice(index=0, token_ids=whole.token_ids[:received])],
+    )
+
+
 class Caller:
     """Takes the fields of `clients.Request`, or a finished spec."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.caller import Answer
+from fakes.caller import Answer, resume_of
 from fakes.running_control_plane import running
 from fakes.service import Service, real_service, real_worker
 from fakes.tokenizers import EOS
@@ -141,33 +141,25 @@ async def take_tokens(generation: Generation, call: Any, num_tokens: int) -> Non
         generation.take(await call.read())
 
 
+def resume_within(whole: Answer, received: int, language: dict[str, Any]) -> pb.GenerationSpec:
+    return pb.GenerationSpec(constraint=generation_spec(Request("x", **language)).constraint, resume=resume_of(whole, received))
+
+
 @each_language
 async def test_a_resume_goes_on_inside_the_language(real: Service, language: dict[str, Any]) -> None:
     fields = {**ASK, **language}
     whole = await real.stream("Once upon", **fields)
     for received in range(len(whole.token_ids)):
-        spec = resume_of(whole, received, language)
+        spec = resume_within(whole, received, language)
         rest = await real.stream_of(spec)
         assert [*whole.token_ids[:received], *rest.token_ids] == whole.token_ids
         assert (rest.reason, rest.usage.completion_tokens) == (whole.reason, len(whole.token_ids))
         assert whole.text.endswith(rest.text)
 
 
-def resume_of(whole: Answer, received: int, language: dict[str, Any]) -> pb.GenerationSpec:
-    constraint = generation_spec(Request("x", **language)).constraint
-    resume = pb.Resume(
-        key=whole.started.resume_key,
-        effective=whole.started.effective,
-        prompt_token_ids=whole.started.prompt_token_ids,
-        model_fingerprint=whole.started.model_fingerprint,
-        choices=[pb.ResumedChoice(index=0, token_ids=whole.token_ids[:received])],
-    )
-    return pb.GenerationSpec(constraint=constraint, resume=resume)
-
-
 @each_language
 async def test_a_resume_from_outside_the_language_is_refused(real: Service, language: dict[str, Any]) -> None:
-    spec = resume_of(await real.stream("Once upon", **ASK, **language), 1, language)
+    spec = resume_within(await real.stream("Once upon", **ASK, **language), 1, language)
     spec.resume.choices[0].token_ids[:] = [ord("?")]
     assert "constraint" in await real.refusal_of(spec)
 
