@@ -32,6 +32,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(config: "WorkerConfig") -> int:
+    from pypto_serving.process.listening import check_port
+
+    check_port(config.host, config.port)
+    check_port(config.metrics_host, config.metrics_port)
     _bound_spinning()
     # torch would load torch-npu by itself, and fail without saying why: worker.device does both.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")

@@ -1,7 +1,9 @@
+import socket
+
 import grpc.aio
 import pytest
 
-from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.process.listening import EXCLUSIVE_PORT, bind, check_port
 from pypto_serving.process.start_up import StartUpError
 
 
@@ -12,3 +14,9 @@ async def test_a_taken_port_is_one_clear_line() -> None:
         bind(second, "127.0.0.1", port)
     await first.stop(None)
     await second.stop(None)
+
+
+def test_a_taken_port_is_known_beforehand() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="can not listen on") as refusal:
+        check_port("127.0.0.1", holder.getsockname()[1])
+    assert refusal.value.exit_code == 1 and "\n" not in str(refusal.value)

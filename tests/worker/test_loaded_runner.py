@@ -22,6 +22,15 @@ def _load(model: Path, progress: ProgressCounter | None = None, flags: tuple[str
     return load_runner(config, progress or ProgressCounter())
 
 
+@pytest.mark.parametrize("content", [None, "{", '{"architectures": ["Unknown"]}'])
+def test_wrong_model_is_refused_with_one_line(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(StartUpError) as caught:
+        _load(tmp_path)
+    assert caught.value.exit_code == 2 and str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("factor", [None, 1e200])
 def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: Path, factor: float | None) -> None:
     directory = make_checkpoint(tmp_path, "llama")

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import secrets
-import socket
 import time
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,7 +19,6 @@ from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
-from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
@@ -90,7 +88,6 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
     stop.listen()
     started_at = time.monotonic()
     async with AsyncExitStack() as cleanup:
-        check_port(config.host, config.port)
         tls = watch_tls("tls", config.tls) if config.tls else None
         metrics = WorkerMetrics()
         metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
@@ -115,17 +112,6 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
             announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)
             cleanup.callback(asyncio.create_task(announcer.run()).cancel)
         return await _serve(server, servicer, stop, config)
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise StartUpError when host:port can not be listened on now: better known before a model is loaded than after."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise StartUpError(f"can not listen on {host}:{port}: {error.strerror}", exit_code=1) from None
 
 
 async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests) -> bool:

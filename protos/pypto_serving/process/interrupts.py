@@ -10,6 +10,6 @@ INTERRUPTED = 130
 def end_on_interrupt() -> None:
     """Let an interrupt end the process at once and without a word, until somebody takes the signal over.
 
-    That is for imports, in any of which the usual exception would surface, and for the time after an event loop, which lets go of the signal.
+    For imports, in any of which the usual exception would surface, and for the time after an event loop, which lets go of the signal.
     """
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))

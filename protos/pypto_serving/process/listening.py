@@ -1,5 +1,7 @@
 """Binding a gRPC server to its port."""
 
+import socket
+
 import grpc
 import grpc.aio
 
@@ -22,6 +24,17 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
             causes += ", or gRPC can not use such a certificate"
         raise StartUpError(f"can not listen on {address}: {causes}", exit_code=1)
     return bound
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise StartUpError when host:port can not be listened on now: better known before a model is loaded than after."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise StartUpError(f"can not listen on {host}:{port}: {error.strerror}", exit_code=1) from None
 
 
 #: Without it two processes could share a port, and requests would reach either of them.

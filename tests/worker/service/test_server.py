@@ -1,116 +1,14 @@
 import asyncio
-import socket
-from pathlib import Path
 
 import grpc.aio
-import pytest
+from checkpoints import TinyCheckpoint
+from fakes.served_worker import ServedWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from pypto_serving.process.credentials.tls_files import TlsFiles
-from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2_grpc
-from worker.config import WorkerConfig, read_config
-from worker.service.server import WorkerServer, check_port
-
-
-def config(tmp_path: Path, *arguments: str) -> WorkerConfig:
-    return read_config(["--model", str(tmp_path), *arguments])
-
-
-def test_defaults(tmp_path: Path) -> None:
-    read = config(tmp_path)
-    assert (read.model, read.host, read.port, read.metrics_port) == (tmp_path, "127.0.0.1", 50061, 9401)
-    assert (read.dtype, read.max_lanes, read.max_step_tokens, read.max_steps_in_flight, read.page_tokens) == ("bfloat16", 256, 512, 2, None)
-    assert (read.num_pages, read.max_model_len, read.drain_seconds) == (None, None, 30.0)
-
-
-def test_environment_sets_a_flag_and_the_command_line_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYPTO_SERVING_WORKER_MAX_LANES", "8")
-    monkeypatch.setenv("PYPTO_SERVING_WORKER_PORT", "1")
-    read = config(tmp_path, "--port", "2")
-    assert (read.max_lanes, read.port) == (8, 2)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
-def test_chk_08_page_sizes_that_are_none_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str) -> None:
-    with pytest.raises(SystemExit) as refusal:
-        config(tmp_path, f"--page-tokens={value}")
-    assert refusal.value.code == 2
-    assert f"argument --page-tokens: {value} is not an integer from 1" in capsys.readouterr().err
-
-
-def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartUpError, match="no such directory") as refusal:
-        config(tmp_path / "nothing")
-    assert refusal.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--port", "65536"], "argument --port: 65536 is not an integer from 0 to 65535"),
-        (["--max-lanes", "0"], "argument --max-lanes: 0 is not an integer from 1"),
-        (["--lease-seconds", "nan"], "argument --lease-seconds: nan is not a number of seconds"),
-        (["--lease-seconds", "0.0001"], "argument --lease-seconds: 0.0001 is not a number of seconds of at least 0.1"),
-        (["--max-lanes", "2147483647"], "argument --max-lanes: 2147483647 is not an integer from 1 to 65536"),
-        (["--threads", "100000"], "argument --threads: 100000 is not an integer from 1 to 1024"),
-        (["--announce", "here"], "argument --announce: here is not host:port"),
-        (["--tls-cert", "c"], "--tls-cert needs --tls-key"),
-        (["--tls-client-ca", "a"], "--tls-client-ca needs --tls-cert"),
-        (["--dtype", "float16"], "argument --dtype: invalid choice"),
-    ],
-)
-def test_wrong_values_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit) as refusal:
-        config(tmp_path, *arguments)
-    assert refusal.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "address"),
-    [
-        ([], "127.0.0.1:7"),
-        (["--host", "::1"], "[::1]:7"),
-        (["--advertise", "gpu-3"], "gpu-3:7"),
-        (["--advertise", "gpu-3:99"], "gpu-3:99"),
-        (["--advertise", "[fd00::1]"], "[fd00::1]:7"),
-    ],
-)
-def test_advertised_address(tmp_path: Path, arguments: list[str], address: str) -> None:
-    assert config(tmp_path, *arguments).advertised_address(7) == address
-
-
-def test_announcing_a_wildcard_host_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartUpError, match=r"--advertise is needed with --announce: --host 0\.0\.0\.0"):
-        config(tmp_path, "--host", "0.0.0.0", "--announce", "control:50052")
-
-
-def test_certificates_and_metrics_host_are_read(tmp_path: Path) -> None:
-    read = config(tmp_path, *["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a", "--metrics-host", "10.0.0.1"])
-    assert (read.tls, read.metrics_host) == (TlsFiles(Path("c"), Path("k"), Path("a")), "10.0.0.1")
-    assert (config(tmp_path).tls, config(tmp_path, "--host", "::1").metrics_host) == (None, "::1")
-
-
-@pytest.mark.parametrize(
-    ("flags", "is_exposed"),
-    [
-        ("", False),
-        ("--host localhost", False),
-        ("--host 0.0.0.0", True),
-        ("--host 0.0.0.0 --tls-cert c --tls-key k", True),
-        ("--host 0.0.0.0 --tls-cert c --tls-key k --tls-client-ca a", False),
-    ],
-)
-def test_a_worker_that_anybody_may_use_knows_it(tmp_path: Path, flags: str, is_exposed: bool) -> None:
-    assert config(tmp_path, *flags.split()).is_exposed is is_exposed
-
-
-def test_taken_port_is_refused_with_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="can not listen on") as refusal:
-        check_port("127.0.0.1", holder.getsockname()[1])
-    assert refusal.value.exit_code == 1 and "\n" not in str(refusal.value)
+from worker.service.server import WorkerServer
 
 
 async def test_a_timekeeper_that_fails_ends_the_worker() -> None:
@@ -155,3 +53,17 @@ async def test_a_watcher_that_does_not_read_holds_no_change_of_health_up() -> No
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.NOT_SERVING
     server._timekeeper.cancel()
     await server._server.stop(None)
+
+
+async def test_health_and_reflection_are_served(tiny_checkpoint: TinyCheckpoint) -> None:
+    worker = ServedWorker(tiny_checkpoint("llama"))
+    await worker.start()
+    for service in ("", "pypto_serving.worker.v1.WorkerService"):
+        health = await health_pb2_grpc.HealthStub(worker.channel).Check(health_pb2.HealthCheckRequest(service=service))
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+    call = reflection_pb2_grpc.ServerReflectionStub(worker.channel).ServerReflectionInfo()
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    services = {service.name for service in (await call.read()).list_services_response.service}
+    assert {"pypto_serving.worker.v1.WorkerService", "grpc.health.v1.Health"} <= services
+    call.cancel()
+    await worker.stop()
