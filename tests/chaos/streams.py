@@ -19,6 +19,8 @@ _KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 2, "cache_salt": "chaos"},
     {"temperature": 0.8, "n": 2},
     {"temperature": 0.9, "json_schema": '{"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 1000}'},
+    # The lexer of its grammar makes states for every character, and many more for every mask.
+    {"temperature": 0.9, "json_schema": '{"type": "string", "minLength": 19000}'},
 )
 
 
