@@ -53,24 +53,31 @@ def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
 
 def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
     """For linear."""
-    tile_rows = _power_of_two_above(rows, 16, 128)
+    tile_rows = 16 if rows <= 16 else 32 if rows <= 32 else 128  # with 64 tasks that are merged do not fit L1, which is dear
     # Where a core has several tasks they become one, which loads its rows once.
-    turns = -(-out_features // (256 * (_CUBE_TASKS if tile_rows == 16 else _CUBE_CORES)))
+    few = tile_rows < 128 and out_features <= 2 * 256 * _CUBE_TASKS
+    turns = -(-out_features // (256 * (_CUBE_TASKS if few else _CUBE_CORES)))
     columns = _linear_columns(tile_rows, out_features, turns)
     depth = min(256 if out_features <= 2048 else 128, _multiple(in_features, 16))
-    room_for_weights = _L1_ELEMENTS - tile_rows * 512
-    most = 512 if turns > 2 else _power_of_two_below(room_for_weights // columns, 1024)
-    weight_depth = min(max(512, most), _multiple(in_features, depth))
+    most = _most_weight_depth(tile_rows, columns, turns, in_features)
+    weight_depth = min(most, _multiple(in_features, depth))
     loads = (_L1_ELEMENTS - columns * weight_depth) // (tile_rows * weight_depth)
     x_depth = min(loads * weight_depth, _multiple(in_features, weight_depth)) if loads else weight_depth // 2
     return LinearTiles(tile_rows, columns, depth, x_depth, weight_depth, turns)
 
 
 def _linear_columns(tile_rows: int, out_features: int, turns: int) -> int:
-    tasks = turns * (_CUBE_TASKS if tile_rows < 128 else 16)
-    fine = tile_rows == 16 or (turns > 1 and tile_rows < 128)
-    columns = _multiple(-(-out_features // tasks), 16 if fine else 64)
-    return min(columns, 224 if tile_rows == 16 and turns <= 2 else 256)
+    tasks = 16 if tile_rows == 128 and turns == 1 else turns * _CUBE_TASKS
+    columns = _multiple(-(-out_features // tasks), 16 if tile_rows == 16 or turns > 1 else 64)
+    shorter = turns == 1 and out_features <= 224 * _CUBE_CORES and (tile_rows < 128 or columns > 256)
+    return min(columns, 224 if shorter else 256)  # 224 leave room for loads of 1024 inputs
+
+
+def _most_weight_depth(tile_rows: int, columns: int, turns: int, in_features: int) -> int:
+    """512 or 1024 inputs; a task that loads all its weights at once waits for them."""
+    if turns > 2 or (turns == 2 and tile_rows > 16) or (turns == 1 and in_features <= 1024):
+        return 512
+    return 1024 if columns * 1024 + tile_rows * 512 <= _L1_ELEMENTS else 512
 
 
 def _row_tiles(rows: int, task_rows: int) -> RowTiles:
@@ -93,9 +100,17 @@ def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def attention_tiles(rows: int, sequences: int, group: int, page_tokens: int) -> tuple[int, int]:
-    """Query rows of a sequence, and keys, that attention takes at a time. Keys never depend on the batch: results would."""
-    return 1 if rows <= sequences else 16, 128
+#: Pages whose keys share a softmax. Results depend on it, so it never depends on the batch.
+PAGES_PER_KEY_TILE = 4
+#: Rows of a sequence that attention of many rows takes at a time.
+PREFILL_QUERY_TILE = 16
+
+
+def decode_tiles(heads: int, width: int, page_tokens: int) -> tuple[int, int, int]:
+    """For the products of decode attention: rows; columns and depth of the product with values, `width` columns wide."""
+    rows = _multiple(heads, 16)
+    columns = _power_of_two_below(32768 // rows, min(width, 1024))
+    return rows, columns, min(32768 // columns, page_tokens)
 
 
 def head_rows_per_tile(width: int) -> int:

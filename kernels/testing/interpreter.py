@@ -42,8 +42,8 @@ class PassBroken(AssertionError):
 def interpreted(depth: Depth = Depth.TENSOR_GRAPH) -> Iterator[list[str]]:
     """Interpret every kernel launched inside the block; its tensors hold the results afterwards, as on an NPU.
 
-    The list receives their names. Runs in a working directory of its own. After an error inside PyPTO the process can not launch anything any more. With
-    ALL_PASSES, raises PassBroken when a pass changes a value by more than 1 % plus 0.001.
+    The list receives their names. Runs in a working directory of its own. After an error inside PyPTO the process can not launch
+    anything any more. With ALL_PASSES, raises PassBroken when a pass changes a value by more than 1 % plus 0.001.
     """
     load_calculator()
     names: list[str] = []

@@ -1,0 +1,37 @@
+"""Which calls go to the kernels, and which to the torch forms."""
+
+import pytest
+import torch
+
+from kernels.testing.isolation import run_isolated
+
+pytestmark = pytest.mark.kernels
+
+
+@pytest.mark.parametrize("operator, shapes, dtype, takes", [
+    ("rms_norm", [(2, 64), (64,)], "bfloat16", True),
+    ("rms_norm", [(2, 64), (64,)], "float32", False),
+    ("rms_norm", [(2, 20), (20,)], "bfloat16", False),
+    ("rms_norm", [(0, 64), (64,)], "bfloat16", False),
+    ("linear", [(2, 64), (96, 64), None], "bfloat16", True),
+    ("linear", [(2, 64), (100, 64), None], "bfloat16", False),
+    ("swiglu", [(2, 96)], "bfloat16", True),
+    ("swiglu", [(2, 48)], "bfloat16", False),
+    ("argmax", [(2, 96)], "float32", True),
+    ("argmax", [(2, 96)], "bfloat16", False),
+])  # fmt: skip
+def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, takes):
+    assert run_isolated("registered_forms:takes", operator, shapes, dtype) is takes
+
+
+def test_every_operator_that_a_model_calls_is_registered_for_npus():
+    assert set(run_isolated("registered_forms:registered", "PrivateUse1")) >= {
+        "rms_norm", "add_rms_norm", "swiglu", "linear", "embedding", "argmax", "qk_rope_kv_write", "paged_attention", "moe_route",
+        "moe_experts",
+    }  # fmt: skip
+
+
+def test_the_dispatcher_runs_the_kernels_and_the_torch_forms():
+    launched, results, expected = run_isolated("registered_forms:norms_of_both_kinds")
+    assert launched == ["rms_norm_kernel"]
+    torch.testing.assert_close(torch.tensor(results), torch.tensor(expected), rtol=2**-7, atol=0)

@@ -1,0 +1,38 @@
+"""Looks at the registration of the PyPTO forms in processes of their own: see tests/kernels/pypto/test_registration.py."""
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels import ops
+from kernels.reference import norm
+
+
+def takes(operator: str, shapes: Sequence[tuple[int, ...] | None], dtype: str) -> bool:
+    """Whether the kernel takes a call with such tensors."""
+    from kernels.pypto.registration import OPERATORS
+
+    tensors = [None if shape is None else torch.zeros(*shape, dtype=getattr(torch, dtype)) for shape in shapes]
+    return OPERATORS[operator].takes(*tensors, *([1e-6] if operator == "rms_norm" else []))
+
+
+def registered(dispatch_key: str) -> list[str]:
+    """Operators with a form under the key."""
+    from kernels.pypto.registration import OPERATORS, register
+
+    library = register(dispatch_key)
+    names = [name for name in OPERATORS if torch._C._dispatch_has_kernel_for_dispatch_key(f"{ops.NAMESPACE}::{name}", dispatch_key)]
+    library._destroy()
+    return names
+
+
+def norms_of_both_kinds() -> tuple[list[str], list[float], list[float]]:
+    """Kernels launched for a norm in bf16 and one in fp32, their results, and those of the torch form."""
+    from kernels.testing.forms import interpreted_forms
+
+    x, weight = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)), torch.ones(64)
+    wide, narrow = (x, weight, 1e-6), (x.bfloat16(), weight.bfloat16(), 1e-6)
+    with interpreted_forms() as launched:
+        results = [ops.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
+    expected = [norm.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
+    return launched, torch.cat(results).tolist(), torch.cat(expected).tolist()
