@@ -27,10 +27,11 @@ INSTALLED := $(VENV)/.installed
 GENERATED := build/protos.stamp
 KERNELS := build/kernels.stamp
 READY := $(INSTALLED) $(GENERATED) $(KERNELS)
+KERNELS_DEV := $(VENV)/.kernels-dev
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-cuda test-npu chaos soak bench bench-scheduler demo serve-control serve-worker check clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,13 +93,28 @@ chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no 
 soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= CHAOS_SEED=)
 	$(PY) -m pytest tests/chaos/soak.py -s $(ARGS)
 
+$(KERNELS_DEV): $(INSTALLED)
+	@for tool in cmake make g++; do command -v $$tool >/dev/null || { echo "no $$tool: PyPTO's interpreter is compiled with cmake, make and g++"; exit 1; }; done
+	@echo "Installing PyPTO: CANN Open Software License 2.0, for software for Ascend processors only; see docs/kernels.md."
+	$(BIN)/pip install --quiet --editable '.[kernels-dev]'
+	@touch $@
+
+test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on the CPU; up to half an hour
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels tests/kernels --timeout 900 $(ARGS)
+
+test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes: what the kernels say, not what compiler passes make of it
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "kernels and not slow" tests/kernels $(ARGS)
+
 test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, and time its decode steps; exits 3 where there is none
 	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)
 
 test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
+	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
 
-check: lint typecheck proto-check test ## What CI runs
+check: lint typecheck proto-check test test-kernels-fast ## What CI runs
 
 demo: $(READY) ## Stream a real model's answer from one control plane and one worker
 	@$(FIND_MODEL) && $(PY) scripts/demo.py --model "$$model" --device $(DEVICE)
@@ -114,6 +130,9 @@ bench: $(READY) ## Measure serving against transformers and against one process
 
 bench-scheduler: $(READY) ## Measure schedule and update at 256 running and 10,000 waiting
 	$(PY) -m benchmarks.bench_scheduler $(ARGS)
+
+bench-kernels: $(READY) $(KERNELS_DEV) ## Compare modelled cycles of the PyPTO kernels with the baseline (ARGS="--update" writes it)
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m benchmarks.bench_kernels $(ARGS)
 
 clean: ## Remove what was generated, but not .venv
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

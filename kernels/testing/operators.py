@@ -21,6 +21,13 @@ def interpret(
     return _unpack(results), _unpack(arguments)
 
 
+def call_on_device(operator: str, *args: Any, device: torch.device) -> tuple[list[Tensor], list[Any]]:
+    """The same on a device that PyPTO drives, in this process: tensors go there and come back."""
+    there = [value.to(device) if isinstance(value, Tensor) else value for value in args]
+    results = _as_tuple(_find(operator)(*there))
+    return [result.cpu() for result in results], [value.cpu() if isinstance(value, Tensor) else value for value in there]
+
+
 def price(operator: str, *args: Any, timeout_seconds: float = 600.0) -> int:
     """Cost-model cycles of all launches that a call makes. Raises IsolatedFailure."""
     cycles: int = run_isolated(f"{__name__}:_price", operator, _pack(args), timeout_seconds=timeout_seconds)
@@ -33,8 +40,8 @@ def _interpret(operator: str, args: list[Any], depth: Depth) -> tuple[list[Any],
 
     unpacked = _unpack(args)
     with interpreted(depth), poisoned_memory():
-        results = _find(operator)(*unpacked)
-    return _pack(results if isinstance(results, tuple) else () if results is None else (results,)), _pack(unpacked)
+        results = _as_tuple(_find(operator)(*unpacked))
+    return _pack(results), _pack(unpacked)
 
 
 def _price(operator: str, args: list[Any]) -> int:
@@ -43,6 +50,10 @@ def _price(operator: str, args: list[Any]) -> int:
     with priced() as cycles:
         _find(operator)(*_unpack(args))
     return sum(cycles)
+
+
+def _as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else () if results is None else (results,)
 
 
 def _find(operator: str) -> Any:
