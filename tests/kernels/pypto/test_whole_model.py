@@ -10,9 +10,11 @@ pytestmark = [pytest.mark.kernels, pytest.mark.slow, pytest.mark.timeout(900)]
 _DENSE = [
     "add_rms_norm_kernel",
     "argmax_kernel",
+    "decode_attend_kernel",
+    "decode_merge_kernel",
     "embedding_kernel",
     "linear_kernel",
-    "paged_attention_kernel",
+    "paged_prefill_kernel",
     "qk_rope_kv_write_kernel",
     "rms_norm_kernel",
     "swiglu_kernel",

@@ -1,0 +1,63 @@
+"""What attention of single rows and of many rows do alike with a key tile: results are the same from both."""
+
+import pypto
+
+from kernels.pypto.tiles import PAGES_PER_KEY_TILE
+
+MASKED = -1e30  # finite: a row whose keys are all masked so far must not make NaN of inf - inf
+
+
+def read(numbers, index):
+    """A number that steers the kernel."""
+    number = numbers[index]
+    number.as_variable()
+    return number
+
+
+def find_pages(page_table, line, tile, first, last, page_tokens):
+    """Where the pages of a tile begin in the cache, and how many of their keys are written, for rows that see keys first .. last.
+
+    In place of a page that no row sees, which may hold anything, stands one that is seen: its keys are masked.
+    """
+    found = []
+    for part in range(PAGES_PER_KEY_TILE):
+        place = pypto.min(pypto.max(tile * PAGES_PER_KEY_TILE + part, first // page_tokens), last // page_tokens)
+        page = read(page_table, (line, place))
+        found.append((page * page_tokens, pypto.min(page_tokens, last + 1 - place * page_tokens)))
+    return found
+
+
+def score(query, k_cache, pages, column, page_tokens):
+    """query [rows, n] times the keys of the pages, which lie in n columns of the cache from `column` on: [rows, key tile]."""
+    rows, width = query.shape
+    scores = pypto.tensor([rows, page_tokens * PAGES_PER_KEY_TILE], pypto.DT_FP32, "scores")
+    for part, (offset, _) in enumerate(pages):
+        keys = pypto.view(k_cache, [page_tokens, width], [offset, column])
+        pypto.assemble(pypto.matmul(query, keys, pypto.DT_FP32, b_trans=True), [0, part * page_tokens], scores)
+    return scores
+
+
+def mask(scores, distance, window):
+    """Keeps the scores of keys that lie 0 .. window - 1 behind their row, or any distance behind it without a window (0)."""
+    scores = pypto.where(pypto.ge(distance, 0.0), scores, MASKED)
+    return pypto.where(pypto.lt(distance, float(window)), scores, MASKED) if window else scores
+
+
+def weigh(powers, v_cache, pages, column, width, valid):
+    """For each page, its values in `width` columns of the cache from `column` on, weighted: [rows, width]."""
+    rows, key_tile = powers.shape
+    page_tokens = key_tile // PAGES_PER_KEY_TILE
+    weighted = []
+    for part, (offset, count) in enumerate(pages):
+        shares = pypto.view(powers, [rows, page_tokens], [0, part * page_tokens], valid_shape=[valid, count])
+        values = pypto.view(v_cache, [page_tokens, width], [offset, column], valid_shape=[count, width])
+        weighted.append(pypto.matmul(shares, values, pypto.DT_FP32))
+    return weighted
+
+
+def add_in_order(parts):
+    """Their sum, from the first to the last."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,178 @@
+"""Attention of single rows over the paged cache, every key tile of every row on its own.
+
+    attend   scores of all heads against a key tile, their softmax within the tile, values of each page weighted by it
+    merge    the key tiles of a row, in order
+
+All heads go through one product: a row of queries is laid out as [heads, kv heads * D], zero but in the columns of its own kv head, so
+that pages are read as they lie in memory. Adding zeros changes nothing, and a product has 16 rows at least anyhow.
+"""
+
+import pypto
+import torch
+from torch import Tensor
+
+from kernels.pypto.key_tile import MASKED, add_in_order, find_pages, mask, read, score, weigh
+from kernels.pypto.tiles import PAGES_PER_KEY_TILE, decode_tiles
+
+# Tiles wait for memory, not for each other, with less.
+_MEMORY = {"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024}
+
+
+@pypto.frontend.jit(runtime_options=_MEMORY)
+def decode_attend_kernel(
+    queries: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    k_cache: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    v_cache: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    pages: pypto.Tensor([pypto.DYNAMIC, pypto.DYNAMIC], pypto.DT_INT32),
+    positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    head_positions: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    key_positions: pypto.Tensor([1, pypto.DYNAMIC], pypto.DT_FP32),
+    tops: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    weights: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    parts: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    heads: int,
+    page_tokens: int,
+    scale: float,
+    window: int,
+    rows_tile: int,
+    columns_tile: int,
+    depth_tile: int,
+):
+    width = queries.shape[1]
+    key_tile = page_tokens * PAGES_PER_KEY_TILE
+    tiles = key_positions.shape[1] // key_tile
+    for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
+        last = read(positions, row)
+        first = pypto.max(0, last - window + 1) if window else 0
+        for tile in pypto.loop(first // key_tile, (last + key_tile) // key_tile, 1, name="KEY_TILES", idx_name="tile"):
+            start = tile * key_tile
+            slot = row * tiles + tile
+            found = find_pages(pages, row, tile, first, last, page_tokens)
+            pypto.set_cube_tile_shapes([rows_tile, rows_tile], [min(width, 128), min(width, 1024)], [page_tokens, page_tokens])
+            scores = score(pypto.view(queries, [heads, width], [row * heads, 0]), k_cache, found, 0, page_tokens)
+            pypto.set_vec_tile_shapes(heads, key_tile)
+            seen = scores * scale
+            if pypto.max(start + key_tile - last - 1, first - start) > 0:
+                distance = pypto.view(head_positions, [heads, 1], [row * heads, 0]) - pypto.view(key_positions, [1, key_tile], [0, start])
+                seen = mask(seen, distance, window)
+            top = pypto.amax(seen, -1, True)
+            powers = pypto.exp(seen - top)
+            pypto.assemble(top, [slot * heads, 0], tops)
+            pypto.assemble(pypto.sum(powers, -1, True), [slot * heads, 0], weights)
+            pypto.set_cube_tile_shapes([rows_tile, rows_tile], [depth_tile, page_tokens], [columns_tile, columns_tile])
+            weighted = weigh(pypto.cast(powers, pypto.DT_BF16), v_cache, found, 0, width, heads)
+            for part in range(PAGES_PER_KEY_TILE):
+                pypto.assemble(weighted[part], [(slot * PAGES_PER_KEY_TILE + part) * (heads + 1), 0], parts)
+
+
+@pypto.frontend.jit(runtime_options=_MEMORY)
+def decode_merge_kernel(
+    positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    tops: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    weights: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    parts: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    out: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
+    kv_heads: int,
+    tiles: int,
+    key_tile: int,
+    window: int,
+):
+    group = tops.shape[1]
+    head_dim = out.shape[1] // group
+    heads = group * kv_heads
+    for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
+        last = read(positions, row)
+        first = pypto.max(0, last - window + 1) if window else 0
+        pypto.set_vec_tile_shapes(heads, head_dim)
+        highest = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
+        weight = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
+        total = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
+        begin = first // key_tile
+        # Unrolled loops that begin at another number than 0 go wrong in PyPTO 0.2.0.
+        for index in pypto.loop((last + key_tile) // key_tile - begin, name="KEY_TILES", idx_name="index", unroll_list=[8, 4, 2, 1]):
+            place = (row * tiles + begin + index) * kv_heads
+            pypto.set_vec_tile_shapes(kv_heads, head_dim)
+            top = _column(tops, place, kv_heads, group)
+            share = _column(weights, place, kv_heads, group)
+            part = _page_sums(parts, place, kv_heads, head_dim, group)
+            pypto.set_vec_tile_shapes(heads, head_dim)
+            now = pypto.maximum(highest, top)
+            fade = pypto.exp(highest - now)
+            grow = pypto.exp(top - now)
+            weight[:] = weight * fade + share * grow
+            total[:] = total * fade + part * grow
+            highest[:] = now
+            if pypto.is_loop_end(index):
+                result = pypto.cast(total / weight, pypto.DT_BF16)
+                for member in range(group):
+                    rows = pypto.view(result, [kv_heads, head_dim], [member * kv_heads, 0])
+                    pypto.assemble(pypto.clone(rows), [row * kv_heads, member * head_dim], out)
+
+
+def _column(table, place, kv_heads, group):
+    return _by_member([pypto.clone(pypto.view(table, [kv_heads, 1], [place, member])) for member in range(group)])
+
+
+def _page_sums(parts, place, kv_heads, head_dim, group):
+    """What the pages of a key tile give the heads, [heads, head_dim], added in the order of the pages."""
+    sums = []
+    for member in range(group):
+        columns = member * kv_heads * head_dim
+        pages = [
+            pypto.view(parts, [kv_heads, head_dim], [place * PAGES_PER_KEY_TILE + page * kv_heads, columns])
+            for page in range(PAGES_PER_KEY_TILE)
+        ]
+        sums.append(add_in_order(pages))
+    return _by_member(sums)
+
+
+def _by_member(members):
+    """Of what the first member of every group has, the second one and so on, each [kv heads, n]: one [heads, n]."""
+    kv_heads, columns = members[0].shape
+    whole = pypto.tensor([kv_heads * len(members), columns], pypto.DT_FP32, "whole")
+    for index, member in enumerate(members):
+        pypto.assemble(member, [index * kv_heads, 0], whole)
+    return whole
+
+
+def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, positions: Tensor, scale: float, window: int) -> Tensor:
+    """As paged_attention, of rows [T] each with its own line of page_table [T, P]; rows at position -1 come out zero."""
+    num_rows, heads, head_dim = q.shape
+    page_tokens, kv_heads = k_cache.shape[1:3]
+    group, width, key_tile = heads // kv_heads, kv_heads * head_dim, page_tokens * PAGES_PER_KEY_TILE
+    tiles = -(-page_table.shape[1] * page_tokens // key_tile)
+    own = torch.eye(kv_heads, dtype=q.dtype, device=q.device).view(1, kv_heads, 1, kv_heads, 1)
+    tops = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
+    weights = torch.empty_like(tops)
+    # A row more than the heads: seen as [kv heads, ..], the columns of a head's own kv head then lie in one column.
+    parts = tops.new_empty(num_rows * tiles * PAGES_PER_KEY_TILE * (heads + 1), width)
+    decode_attend_kernel(
+        (q.view(num_rows, kv_heads, group, 1, head_dim) * own).view(num_rows * heads, width),
+        k_cache.view(-1, width),
+        v_cache.view(-1, width),
+        page_table,
+        positions,
+        positions.float().repeat_interleave(heads).unsqueeze(1),
+        torch.arange(tiles * key_tile, dtype=torch.float32, device=q.device).unsqueeze(0),
+        tops,
+        weights,
+        parts,
+        heads,
+        page_tokens,
+        scale,
+        window,
+        *decode_tiles(heads, width, page_tokens),
+    )
+    out = torch.zeros_like(q)
+    decode_merge_kernel(
+        positions,
+        tops.view(-1, group),
+        weights.view(-1, group),
+        parts.view(-1, group * width + head_dim),
+        out.view(num_rows * kv_heads, group * head_dim),
+        kv_heads,
+        tiles,
+        key_tile,
+        window,
+    )
+    return out

@@ -1,0 +1,161 @@
+"""Attention over pages against a softmax in float64. Slots that hold no token, and pages of nobody, hold NaN."""
+
+import pytest
+import torch
+
+from kernels.testing.depth import Depth
+
+pytestmark = [pytest.mark.kernels, pytest.mark.timeout(900)]
+
+#: The sums are exact but for bf16 weights (2^-9) of values up to 4, and the result's own rounding.
+TOLERANCE = 1.5e-2
+
+
+class Sequences:
+    """Sequences of given lengths on shuffled pages."""
+
+    def __init__(self, random, lengths, heads=(4, 2), head_dim=32, page_tokens=16):
+        num_pages = [-(-length // page_tokens) for length in lengths]
+        self.heads, self.page_tokens = heads, page_tokens
+        self.page_table = torch.full((len(lengths), max(num_pages) + 1), -1, dtype=torch.int32)
+        shape = (sum(num_pages) + 1, page_tokens, heads[1], head_dim)
+        self.k_cache, self.v_cache = (torch.full(shape, torch.nan, dtype=torch.bfloat16) for _ in range(2))
+        free = iter((torch.randperm(sum(num_pages), generator=torch.Generator().manual_seed(1)) + 1).tolist())
+        self.keys, self.values, self.queries = ([random(length, n, head_dim) for length in lengths] for n in (heads[1], heads[1], heads[0]))
+        for sequence, length in enumerate(lengths):
+            for page in range(num_pages[sequence]):
+                self.page_table[sequence, page] = place = next(free)
+                tokens = slice(page * page_tokens, min(length, (page + 1) * page_tokens))
+                count = tokens.stop - tokens.start
+                self.k_cache[place, :count] = self.keys[sequence][tokens]
+                self.v_cache[place, :count] = self.values[sequence][tokens]
+
+    def free_before(self, sequence, position):
+        """Gives up the pages whose keys all come before a position."""
+        for page in range(position // self.page_tokens):
+            self.k_cache[self.page_table[sequence, page]] = torch.nan
+            self.v_cache[self.page_table[sequence, page]] = torch.nan
+            self.page_table[sequence, page] = -1
+
+    def attend(self, run, chunks, window=0, padding=0, depth=Depth.TENSOR_GRAPH):
+        """One batch of rows first .. end of sequences, given as (sequence, first, end)."""
+        q = torch.cat([self.queries[s][a:b] for s, a, b in chunks])
+        q = torch.cat((q, q.new_full((padding, *q.shape[1:]), torch.nan)))
+        positions = torch.cat([torch.arange(a, b) for _, a, b in chunks] + [torch.zeros(padding, dtype=torch.int64)])
+        starts = torch.tensor([0] + [b - a for _, a, b in chunks]).cumsum(0).int()
+        table = self.page_table[[s for s, _, _ in chunks]]
+        if padding and len(q) - padding == len(chunks):  # a padded decode batch has a line for each row
+            table = torch.cat((table, torch.full((padding, table.shape[1]), -1, dtype=torch.int32)))
+            starts = torch.cat((starts, starts[-1].repeat(padding)))
+        scale = q.shape[2] ** -0.5
+        return run("paged_attention:paged_attention", q, self.k_cache, self.v_cache, table, starts, positions, scale, window, depth=depth)
+
+    def expected(self, chunks, window=0):
+        return torch.cat([self._row(s, position, window) for s, a, b in chunks for position in range(a, b)])
+
+    def _row(self, sequence, position, window):
+        first = max(0, position - window + 1) if window else 0
+        group = self.heads[0] // self.heads[1]
+        keys, values = (x[sequence][first : position + 1].double().repeat_interleave(group, dim=1) for x in (self.keys, self.values))
+        q = self.queries[sequence][position].double()
+        shares = torch.einsum("hd,khd->hk", q, keys * q.shape[-1] ** -0.5).softmax(-1)
+        return torch.einsum("hk,khd->hd", shares, values).unsqueeze(0)
+
+    def check(self, run, chunks, window=0, padding=0, depth=Depth.TENSOR_GRAPH):
+        found = self.attend(run, chunks, window, padding, depth)
+        live = len(found) - padding
+        assert (found[live:] == 0).all()
+        torch.testing.assert_close(found[:live].double(), self.expected(chunks, window), rtol=0, atol=TOLERANCE)
+        return found
+
+
+def last_rows(lengths):
+    return [(sequence, length - 1, length) for sequence, length in enumerate(lengths)]
+
+
+def fast(*values):
+    return pytest.param(*values, marks=pytest.mark.kernels_fast)
+
+
+# Four pages are a key tile.
+@pytest.mark.parametrize("lengths", [[1], [2], [15], [16], [17], [63], [64], [65], [128], [129], [200], fast([5, 33, 65]), [1] * 9])
+def test_decode_of_any_lengths(run, random, lengths):
+    Sequences(random, lengths).check(run, last_rows(lengths))
+
+
+@pytest.mark.parametrize(("page_tokens", "length"), [(32, 127), (32, 129), (64, 257), fast(128, 129), (128, 513)])
+def test_decode_of_any_page_size(run, random, page_tokens, length):
+    Sequences(random, [length], page_tokens=page_tokens).check(run, last_rows([length]))
+
+
+@pytest.mark.parametrize("heads", [(16, 8), (40, 8), (4, 4), (8, 1)])
+def test_decode_with_heads_of_real_models(run, random, heads):
+    lengths = [130, 7]
+    Sequences(random, lengths, heads, head_dim=128, page_tokens=128).check(run, last_rows(lengths))
+
+
+def test_padding_rows_of_decode_come_out_zero(run, random):
+    Sequences(random, [20, 3]).check(run, last_rows([20, 3]), padding=2)
+
+
+# Sixteen rows are a query tile.
+@pytest.mark.parametrize("rows", [2, 15, 16, 17, 33, 65, 130])
+def test_prompt_of_any_length(run, random, rows):
+    Sequences(random, [rows]).check(run, [(0, 0, rows)])
+
+
+@pytest.mark.parametrize("chunk", [fast((0, 16, 40)), (0, 17, 70), (0, 63, 65), (0, 64, 96), (0, 1, 130)])
+def test_chunk_behind_a_context(run, random, chunk):
+    Sequences(random, [130]).check(run, [chunk])
+
+
+@pytest.mark.kernels_fast
+def test_batch_mixed_of_prompts_chunks_and_decode(run, random):
+    chunks = [(0, 0, 17), (1, 32, 33), (2, 20, 40), (3, 0, 1)]
+    Sequences(random, [17, 33, 40, 1]).check(run, chunks, padding=3)
+
+
+@pytest.mark.parametrize("heads", [(16, 8), (40, 8)])
+def test_prompts_with_heads_of_real_models(run, random, heads):
+    Sequences(random, [140], heads, head_dim=128, page_tokens=128).check(run, [(0, 100, 140)])
+
+
+@pytest.mark.parametrize("window", [1, 16, 20, 64, 100])
+def test_decode_sees_its_window_only(run, random, window):
+    sequences = Sequences(random, [150, 40])
+    sequences.free_before(0, 150 - window)
+    sequences.check(run, last_rows([150, 40]), window)
+
+
+@pytest.mark.parametrize("window", [1, 20, 64])
+def test_rows_of_a_chunk_see_their_windows_only(run, random, window):
+    sequences = Sequences(random, [150])
+    sequences.free_before(0, 100 - window + 1)
+    sequences.check(run, [(0, 100, 150)], window)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_a_row_is_the_same_from_decode_and_from_any_chunk(run, random, window):
+    sequences = Sequences(random, [100, 70])
+    decoded = sequences.attend(run, [(0, 89, 90)], window)
+    assert torch.equal(sequences.attend(run, [(0, 80, 100)], window)[9:10], decoded)
+    assert torch.equal(sequences.attend(run, [(1, 0, 70), (0, 60, 100)], window)[99:100], decoded)
+    assert torch.equal(sequences.attend(run, [(0, 89, 90), (1, 69, 70)], window)[:1], decoded)
+
+
+def test_rows_of_one_sequence_may_come_as_decode_rows(run, random):
+    sequences = Sequences(random, [40, 20])
+    q = sequences.queries[0][38:40]
+    starts, positions = torch.tensor([0, 2, 2], dtype=torch.int32), torch.tensor([38, 39])
+    found = run(
+        "paged_attention:paged_attention", q, sequences.k_cache, sequences.v_cache, sequences.page_table, starts, positions, 32**-0.5
+    )
+    torch.testing.assert_close(found.double(), sequences.expected([(0, 38, 40)]), rtol=0, atol=TOLERANCE)
+
+
+def test_every_pass_of_the_compiler_keeps_decode(run, random):
+    Sequences(random, [70, 3], (2, 1)).check(run, last_rows([70, 3]), depth=Depth.ALL_PASSES)
+
+
+def test_every_pass_of_the_compiler_keeps_prompts(run, random):
+    Sequences(random, [18], (2, 1)).check(run, [(0, 0, 18)], depth=Depth.ALL_PASSES)
