@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -14,6 +15,7 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service import frames
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
+from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames import FrameError, WorkerDescription
 from worker.service.metrics import WorkerMetrics
 from worker.service.session import HeldError, Opening, Session, StepOrderError
@@ -21,50 +23,6 @@ from worker.service.session import HeldError, Opening, Session, StepOrderError
 _log = logging.getLogger(__name__)
 
 _MAX_PROGRESS_SECONDS = 0.25
-_MAX_UNSENT_FRAMES = 256
-
-_Context = grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse]
-
-
-class _StreamEnd(Exception):
-    """How a stream ends."""
-
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class _Stream:
-    """The frames on their way to one control plane, and how that ends."""
-
-    def __init__(self, number: int, epoch: int, control_plane_id: str) -> None:
-        self.number = number
-        self.epoch = epoch
-        self.control_plane_id = control_plane_id
-        self._unsent: asyncio.Queue[pb.ExecuteResponse | _StreamEnd] = asyncio.Queue()
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether every frame was handed to gRPC."""
-        return self._unsent.empty()
-
-    def send(self, frame: pb.ExecuteResponse) -> None:
-        """Queue a frame; ends the stream when the control plane lets too many pile up."""
-        if self._unsent.qsize() == _MAX_UNSENT_FRAMES:
-            self.end(_StreamEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MAX_UNSENT_FRAMES} frames wait to be read, which is the limit"))
-        elif self._unsent.qsize() < _MAX_UNSENT_FRAMES:
-            self._unsent.put_nowait(frame)
-
-    def end(self, end: _StreamEnd) -> None:
-        """End the stream after the frames queued so far."""
-        self._unsent.put_nowait(end)
-
-    async def write_to(self, context: _Context) -> _StreamEnd:
-        """Write frames until the stream ends."""
-        while not isinstance(frame := await self._unsent.get(), _StreamEnd):
-            await context.write(frame)
-        return frame
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -87,10 +45,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._metrics = metrics
         self._clock = clock
         self._session: Session[pb.StepResult] = Session(description.incarnation, description.lease_seconds, description.max_steps_in_flight)
-        self._stream: _Stream | None = None
-        self._resets: dict[int, tuple[_Stream, int]] = {}  # by era: who waits for ResetDone, and the step id in it
+        self._stream: FrameStream | None = None
+        self._resets: dict[int, tuple[FrameStream, int]] = {}  # by era: who waits for ResetDone, and the step id in it
         self._lanes_were_live = False
         self._draining = False
+        self._last_refusal = ""
         self.device_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.orphaned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         metrics.watch_session(self._session)
@@ -102,15 +61,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return flushed and not self._session.num_lanes and not self._session.num_steps_in_flight
 
     async def Execute(  # type: ignore[override]  # the generated class knows generators only
-        self, request_iterator: AsyncIterator[pb.ExecuteRequest], context: _Context
+        self, request_iterator: AsyncIterator[pb.ExecuteRequest], context: StreamContext
     ) -> None:
         """See worker.proto."""
         try:
             stream = await self._handshake(request_iterator)
-        except _StreamEnd as refusal:
-            _log.warning("control plane refused", extra={"peer": context.peer(), "reason": refusal.message})
+        except StreamEnd as refusal:
+            self._log_refusal(context.peer(), refusal.message)
             await context.abort(refusal.code, refusal.message)
-        end = _StreamEnd(grpc.StatusCode.CANCELLED, "the connection broke")
+        end = StreamEnd(grpc.StatusCode.CANCELLED, "the connection broke")
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read(stream, request_iterator))
@@ -137,7 +96,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def end_stream(self, message: str) -> None:
         """End the open stream with UNAVAILABLE."""
         if self._stream is not None:
-            self._stream.end(_StreamEnd(grpc.StatusCode.UNAVAILABLE, message))
+            self._stream.end(StreamEnd(grpc.StatusCode.UNAVAILABLE, message))
 
     def step_done(self, done: StepDone) -> None:
         """Keep the result and send it if the control plane is there."""
@@ -162,33 +121,40 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if not self.device_failure.done():
             self.device_failure.set_result(message)
 
-    async def _handshake(self, requests: AsyncIterator[pb.ExecuteRequest]) -> _Stream:
+    def _log_refusal(self, peer: str, reason: str) -> None:
+        """Warn of a refusal, but not of those that differ from the one before in numbers only: control planes try for ever."""
+        kind = re.sub(r"\d+", "", reason)
+        level = logging.DEBUG if kind == self._last_refusal else logging.WARNING
+        _log.log(level, "control plane refused", extra={"peer": peer, "reason": reason})
+        self._last_refusal = kind
+
+    async def _handshake(self, requests: AsyncIterator[pb.ExecuteRequest]) -> FrameStream:
         try:
             request = await asyncio.wait_for(anext(requests, None), self._description.lease_seconds)
         except TimeoutError:
-            raise _StreamEnd(grpc.StatusCode.DEADLINE_EXCEEDED, f"no Hello within {self._description.lease_seconds:g} s") from None
+            raise StreamEnd(grpc.StatusCode.DEADLINE_EXCEEDED, f"no Hello within {self._description.lease_seconds:g} s") from None
         except DecodeError as error:
             self._metrics.count_broken_frame()
-            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)) from None
+            raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)) from None
         if request is None or request.WhichOneof("frame") != "hello":
             self._metrics.count_broken_frame()
-            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
+            raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
         return self._open(request.hello)
 
-    def _open(self, hello: pb.Hello) -> _Stream:
+    def _open(self, hello: pb.Hello) -> FrameStream:
         self._check(hello)
         if self._draining and hello.control_plane_id != self._session.owner:
-            raise _StreamEnd(grpc.StatusCode.UNAVAILABLE, "the worker drains: it takes no new owner")
+            raise StreamEnd(grpc.StatusCode.UNAVAILABLE, "the worker drains: it takes no new owner")
         opening = Opening(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
         try:
             grant = self._session.open(opening, self._clock())
         except HeldError as error:
-            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
         self._align_device()
         if self._stream is not None:
             replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
-            self._stream.end(_StreamEnd(grpc.StatusCode.ABORTED, replaced))
-        stream = self._stream = _Stream(grant.stream, grant.epoch, hello.control_plane_id)
+            self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, replaced))
+        stream = self._stream = FrameStream(grant.stream, grant.epoch, hello.control_plane_id)
         welcome = frames.encode_welcome(self._description, grant.epoch, grant.resumed, grant.last_step_id)
         stream.send(pb.ExecuteResponse(epoch=grant.epoch, welcome=welcome))
         for result in grant.unseen:
@@ -204,29 +170,29 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             frames.check_hello(hello)
         except FrameError as error:
             self._metrics.count_broken_frame()
-            raise _StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+            raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         if hello.protocol_version != PROTOCOL_VERSION:
             version = f"hello.protocol_version: {hello.protocol_version}, this worker speaks {PROTOCOL_VERSION}"
-            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, version)
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, version)
         if hello.model_fingerprint != self._description.model_fingerprint:
             model = f"hello.model_fingerprint: {hello.model_fingerprint}, this worker has model {self._description.model_fingerprint}"
-            raise _StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
 
-    async def _read(self, stream: _Stream, requests: AsyncIterator[pb.ExecuteRequest]) -> None:
+    async def _read(self, stream: FrameStream, requests: AsyncIterator[pb.ExecuteRequest]) -> None:
         """Take frames in until the control plane closes its side or breaks the contract."""
         try:
             async for request in requests:
                 self._take(request, stream)
         except (FrameError, StepOrderError) as error:
             self._metrics.count_broken_frame()
-            stream.end(_StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+            stream.end(StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except DecodeError as error:
             self._metrics.count_broken_frame()
-            stream.end(_StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)))
+            stream.end(StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, _undecodable(error)))
         else:
-            stream.end(_StreamEnd(grpc.StatusCode.OK, "closed by the control plane"))
+            stream.end(StreamEnd(grpc.StatusCode.OK, "closed by the control plane"))
 
-    def _take(self, request: pb.ExecuteRequest, stream: _Stream) -> None:
+    def _take(self, request: pb.ExecuteRequest, stream: FrameStream) -> None:
         if stream is not self._stream or request.epoch != stream.epoch:
             self._metrics.count_stale_frame()
             _log.debug("stale frame dropped", extra={"epoch": request.epoch, "control_plane": stream.control_plane_id})
@@ -248,7 +214,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._session.take_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
         self._device.submit(step)
 
-    def _reset(self, stream: _Stream) -> None:
+    def _reset(self, stream: FrameStream) -> None:
         self._session.reset()
         self._resets[self._session.era] = (stream, self._session.last_step_id)
         self._align_device()
@@ -269,7 +235,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if not self.orphaned.done():
             self.orphaned.set_result(None)
         if self._stream is not None:
-            self._stream.end(_StreamEnd(grpc.StatusCode.ABORTED, silence))
+            self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, silence))
             self._stream = None
 
     def _send_progress(self) -> None:
@@ -282,7 +248,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 
-    def _close(self, stream: _Stream, reason: str) -> None:
+    def _close(self, stream: FrameStream, reason: str) -> None:
         _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": reason})
         self._session.close(stream.number)
         if stream is self._stream:

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -96,6 +97,17 @@ async def test_welcome_describes_the_worker(rig: Rig) -> None:
     group = welcome.cache_groups[0]
     assert (group.name, group.num_layers, group.rows_per_page, group.row_bytes, group.num_pages) == ("full", 2, 16, 256, 8)
     assert not group.HasField("window_tokens")
+
+
+async def test_a_refusal_is_logged_once_however_often_it_is_tried(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    await rig.control_plane().open()
+    for other, times in (("cp-2", 3), ("", 2), ("cp-2", 1)):
+        for _ in range(times):
+            rig.clock.now += 0.01
+            with pytest.raises(grpc.aio.AioRpcError):
+                await rig.control_plane().open(control_plane_id=other)
+    reasons = [vars(record)["reason"][:20] for record in caplog.records if record.levelno == logging.WARNING]
+    assert reasons == ["the worker is held b", "hello.control_plane_", "the worker is held b"]
 
 
 async def test_steps_are_answered_in_order(rig: Rig) -> None:
