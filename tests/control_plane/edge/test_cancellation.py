@@ -177,6 +177,9 @@ async def test_can_04_pages_of_a_cancelled_request_are_not_reused_under_a_runnin
         (one,), (other,) = admissions(worker, first), admissions(worker, second)
         pages_of = [set(unpack_ids(admission.page_tables[0].page_ids, "").tolist()) for admission in (one, other)]
         assert pages_of[0] & pages_of[1]
+        releasing = next(step for step in worker.steps if step.released_lanes)
+        admitting = worker.steps[[other in step.admissions for step in worker.steps].index(True)]
+        assert admitting.acked_step_id >= releasing.step_id - 1  # all steps that might write into them are over
         assert response.choices[0].finished.timing.num_readmissions == 0
 
 

@@ -60,6 +60,32 @@ def test_pfx_06_evicted_pages_lose_their_names():
     assert found[6] == 48
 
 
+@pytest.mark.parametrize("cancels", [False, True])
+def test_pfx_07_a_page_is_found_once_the_step_that_fills_it_is_acknowledged(cancels):
+    bench, prompt = Bench(describe(groups=[(4, 64, None)]), max_step_tokens=8), X + Y
+    bench.submit("first", prompt, max_tokens=2)
+    bench.turn()
+    bench.worker.run_step()
+    assert [step.num_tokens for step in bench.worker.steps] == [8]
+    if cancels:
+        bench.engine.abort("first")
+    bench.submit("second", prompt, max_tokens=2)
+    bench.turn()
+    (admission,) = bench.worker.steps[-1].admissions
+    assert admission.num_computed_tokens == 8
+    bench.run()
+    assert bench.sink.output_of("second") == solo(prompt, 2)
+
+
+def test_pfx_07_pages_of_a_step_that_failed_are_not_found():
+    bench, prompt = Bench(describe(groups=[(4, 64, None)]), max_step_tokens=8), X + Y
+    bench.worker.failing_lanes[0] = "not a number"  # in the last chunk, which draws
+    bench.submit("first", prompt, max_tokens=2)
+    bench.run()
+    assert "first" in bench.sink.failed
+    assert cached(bench, "second", prompt) == 24
+
+
 def test_pfx_08_cached_tokens_are_those_of_the_first_admission():
     bench, prompt = bench_of(), (X + Y + Z)[:40]
     assert [cached(bench, f"r{index}", prompt) for index in range(3)] == [0, 32, 32]

@@ -113,6 +113,15 @@ async def test_wrk_04_results_of_an_earlier_life_reach_nobody() -> None:
         await _assert_all_get_their_tokens(engine)
 
 
+async def test_wrk_04_a_frame_of_another_epoch_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with _workers({3: Fault.STALE_EPOCH}) as (worker,), LinkedEngine(worker.address) as engine:
+        _submit_all(engine)
+        await _assert_all_get_their_tokens(engine)
+        assert not worker.faults
+        assert (engine.link_metrics.num_mismatches, engine.scheduler.counters.worker_losses, worker.num_streams) == (0, 0, 1)
+        assert [message for message in caplog.messages if message.startswith("dropped a frame of epoch")]
+
+
 async def test_wrk_05_a_worker_at_two_addresses_has_one_session() -> None:
     async with _workers({}) as (worker,):
         port = worker.address.rpartition(":")[2]
