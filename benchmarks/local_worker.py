@@ -13,8 +13,10 @@ from control_plane.engine.ports import WorkerEvents
 from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
-from worker.service import frames
 from worker.service.device_thread import ProgressCounter
+from worker.service.frames.greeting import encode_welcome
+from worker.service.frames.results import encode_result
+from worker.service.frames.steps import decode_step
 
 
 class LocalWorker:
@@ -26,7 +28,7 @@ class LocalWorker:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._limits = loaded.describe(name, max_steps_in_flight=2, lease_seconds=10.0)
-        welcome = frames.encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
+        welcome = encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
         self._description = describe(name, welcome)
         self._num_resets = 0
         self._mirror = LaneMirror(self._description)
@@ -51,8 +53,8 @@ class LocalWorker:
         self._loop.call_soon_threadsafe(self._events.reset_done, self)
 
     def _execute(self, frame: worker_pb2.Step, num_resets: int) -> None:
-        output = self._runner.execute(frames.decode_step(frame, self._limits))
-        self._loop.call_soon_threadsafe(self._deliver, frame, frames.encode_result(output, device_us=0, idle_us=0), num_resets)
+        output = self._runner.execute(decode_step(frame, self._limits))
+        self._loop.call_soon_threadsafe(self._deliver, frame, encode_result(output, device_us=0, idle_us=0), num_resets)
 
     def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult, num_resets: int) -> None:
         if num_resets != self._num_resets:

@@ -22,7 +22,7 @@ from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ModelRunner
 from worker.service.device_thread import ProgressCounter
-from worker.service.frames import WorkerDescription
+from worker.service.frames.description import WorkerDescription
 from worker.step import CacheGroup
 
 _log = logging.getLogger(__name__)

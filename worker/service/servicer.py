@@ -13,10 +13,13 @@ from google.protobuf.message import DecodeError
 from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
-from worker.service import frames
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
-from worker.service.frames import FrameError, WorkerDescription
+from worker.service.frames.description import WorkerDescription
+from worker.service.frames.frame_error import FrameError
+from worker.service.frames.greeting import check_hello, encode_welcome
+from worker.service.frames.results import encode_failure, encode_result
+from worker.service.frames.steps import decode_step
 from worker.service.metrics import WorkerMetrics
 from worker.service.session import HeldError, Opening, Session, StepOrderError
 
@@ -101,9 +104,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def step_done(self, done: StepDone) -> None:
         """Keep the result and send it if the control plane is there."""
         if done.output is None:
-            result = frames.encode_failure(done.step_id, done.error, done.device_us, done.idle_us)
+            result = encode_failure(done.step_id, done.error, done.device_us, done.idle_us)
         else:
-            result = frames.encode_result(done.output, done.device_us, done.idle_us)
+            result = encode_result(done.output, done.device_us, done.idle_us)
         if not self._session.finish_step(done.era, done.step_id, result):
             return
         self._count(done)
@@ -155,7 +158,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
             self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, replaced))
         stream = self._stream = FrameStream(grant.stream, grant.epoch, hello.control_plane_id)
-        welcome = frames.encode_welcome(self._description, grant.epoch, grant.resumed, grant.last_step_id)
+        welcome = encode_welcome(self._description, grant.epoch, grant.resumed, grant.last_step_id)
         stream.send(pb.ExecuteResponse(epoch=grant.epoch, welcome=welcome))
         for result in grant.unseen:
             stream.send(pb.ExecuteResponse(epoch=grant.epoch, result=result))
@@ -167,7 +170,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _check(self, hello: pb.Hello) -> None:
         """Refuse a Hello that no state of the session could make acceptable."""
         try:
-            frames.check_hello(hello)
+            check_hello(hello)
         except FrameError as error:
             self._metrics.count_broken_frame()
             raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
@@ -209,7 +212,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset or heartbeat")
 
     def _take_step(self, frame: pb.Step) -> None:
-        step = frames.decode_step(frame, self._description)
+        step = decode_step(frame, self._description)
         admitted = [admission.lane for admission in step.admissions]
         self._session.take_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
         self._device.submit(step)

@@ -15,7 +15,7 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.channel_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from worker.service.device_thread import DeviceThread, ProgressCounter
-from worker.service.frames import WorkerDescription
+from worker.service.frames.description import WorkerDescription
 from worker.service.metrics import WorkerMetrics
 from worker.service.servicer import WorkerServicer
 from worker.step import CacheGroup

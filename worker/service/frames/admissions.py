@@ -1,0 +1,109 @@
+"""Admissions of lanes, as a step brings them."""
+
+import math
+
+import numpy as np
+
+from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_floats
+from pypto_serving.wire.contract import MAX_ALTERNATIVES
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from worker.service.frames.description import WorkerDescription
+from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids, max_table_length
+from worker.service.frames.frame_error import FrameError
+from worker.step import CacheGroup, LaneAdmission, LaneSampling
+
+_MAX_UINT32 = 0xFFFFFFFF
+
+
+def decode_admissions(step: pb.Step, worker: WorkerDescription) -> tuple[LaneAdmission, ...]:
+    check_range("step.admissions (number)", len(step.admissions), 0, worker.max_lanes)
+    check_distinct([admission.lane for admission in step.admissions], "step.admissions.lane")
+    return tuple(_admission(admission, worker) for admission in step.admissions)
+
+
+def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAdmission:
+    field = "step.admissions"
+    if not admission.HasField("sampling"):
+        raise FrameError(f"{field}.sampling: missing; every lane says how its tokens are drawn")
+    token_ids = ids(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
+    check_range(f"{field}.lane", admission.lane, 0, worker.max_lanes - 1)
+    check_range(f"{field}.token_ids (length)", len(token_ids), 1, worker.max_model_len)
+    check_range(f"{field}.num_prompt_tokens", admission.num_prompt_tokens, 1, len(token_ids))
+    check_range(f"{field}.num_computed_tokens", admission.num_computed_tokens, 0, len(token_ids) - 1)
+    check_range(f"{field}.final_length", admission.final_length, len(token_ids), worker.max_model_len)
+    check_range(f"{field}.partition", admission.partition, 0, worker.num_partitions - 1)
+    return LaneAdmission(
+        lane=admission.lane,
+        generation=admission.generation,
+        token_ids=token_ids,
+        num_prompt_tokens=admission.num_prompt_tokens,
+        num_computed_tokens=admission.num_computed_tokens,
+        final_length=admission.final_length,
+        min_length=admission.min_length,
+        end_token_ids=ids(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
+        page_tables=_page_tables(admission, worker),
+        partition=admission.partition,
+        sampling=_sampling(admission.sampling, worker.vocab_size),
+        constrained=admission.constrained,
+    )
+
+
+def _page_tables(admission: pb.LaneAdmission, worker: WorkerDescription) -> tuple[Ids, ...]:
+    field = "step.admissions.page_tables"
+    if len(admission.page_tables) != len(worker.cache_groups):
+        raise FrameError(f"{field}: {len(admission.page_tables)} tables, the model has {len(worker.cache_groups)} cache groups")
+    return tuple(_page_table(table, group, worker) for table, group in zip(admission.page_tables, worker.cache_groups, strict=True))
+
+
+def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescription) -> Ids:
+    field = f"step.admissions.page_tables ({group.name})"
+    pages = ids(table.page_ids, field, _MAX_UINT32 + 1)
+    check_range(f"{field} (length)", len(pages), 0, max_table_length(group, worker))
+    num_gone = 0 if group.window_tokens is None else int(np.count_nonzero(pages == NO_PAGE))  # they come first
+    held = pages[num_gone:]
+    if len(held) and int(held.max()) >= group.num_pages:
+        raise FrameError(f"{field}: {held.max()} is not below {group.num_pages}, the pages of the group")
+    return pages
+
+
+def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
+    field = "step.admissions.sampling"
+    check_range(f"{field}.temperature", sampling.temperature, 0.0, math.inf)
+    check_range(f"{field}.top_p", sampling.top_p, 0.0, 1.0)
+    check_range(f"{field}.min_p", sampling.min_p, 0.0, 1.0)
+    check_range(f"{field}.presence_penalty", sampling.presence_penalty, -math.inf, math.inf)
+    check_range(f"{field}.frequency_penalty", sampling.frequency_penalty, -math.inf, math.inf)
+    check_range(f"{field}.repetition_penalty", sampling.repetition_penalty, 0.0, math.inf)
+    if sampling.repetition_penalty == 0.0:
+        raise FrameError(f"{field}.repetition_penalty: 0, it has to be positive")
+    check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    bias_token_ids, bias_values = _bias(sampling, vocab_size)
+    return LaneSampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=sampling.seed,
+        bias_token_ids=bias_token_ids,
+        bias_values=bias_values,
+        logprobs=sampling.logprobs,
+        top_logprobs=sampling.top_logprobs,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+    )
+
+
+def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
+    ids_field, values_field = "step.admissions.sampling.bias_token_ids", "step.admissions.sampling.bias_values"
+    token_ids = ids(sampling.bias_token_ids, ids_field, vocab_size)
+    try:
+        values = unpack_floats(sampling.bias_values, values_field)
+    except ValueError as error:
+        raise FrameError(str(error)) from None
+    check_equal_lengths({ids_field: len(token_ids), values_field: len(values)})
+    if not np.isfinite(values).all():
+        raise FrameError(f"{values_field}: {values[~np.isfinite(values)][0]} is not finite")
+    return token_ids, values

@@ -1,0 +1,22 @@
+"""What a worker says of itself."""
+
+from dataclasses import dataclass
+
+from worker.step import CacheGroup
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What Welcome says about the worker, and what frames are held against."""
+
+    incarnation: str
+    model_fingerprint: str
+    numerics_id: str
+    vocab_size: int
+    max_model_len: int
+    max_lanes: int
+    max_step_tokens: int
+    max_steps_in_flight: int
+    lease_seconds: float
+    num_partitions: int
+    cache_groups: tuple[CacheGroup, ...]

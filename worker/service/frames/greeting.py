@@ -1,0 +1,55 @@
+"""Hello and Welcome."""
+
+from pypto_serving.wire.contract import MAX_NAME_LENGTH
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from worker.service.frames.description import WorkerDescription
+from worker.service.frames.frame_error import FrameError
+from worker.step import CacheGroup
+
+
+def check_hello(hello: pb.Hello) -> None:
+    """Raise FrameError when a required field of `hello` is missing or a name is too long."""
+    if not hello.control_plane_id:
+        raise FrameError("hello.control_plane_id: empty; every instance of a control plane has its own")
+    if not hello.model_fingerprint:
+        raise FrameError("hello.model_fingerprint: empty; it has to be that of the model served")
+    for field in ("control_plane_id", "model_fingerprint", "resume_incarnation"):
+        length = len(getattr(hello, field))
+        if length > MAX_NAME_LENGTH:
+            raise FrameError(f"hello.{field}: {length} characters, limit {MAX_NAME_LENGTH}")
+        if not getattr(hello, field).isprintable():
+            raise FrameError(f"hello.{field}: {getattr(hello, field)!r} is not printable")
+
+
+def encode_welcome(worker: WorkerDescription, epoch: int, resumed: bool, last_step_id: int) -> pb.Welcome:
+    """The answer to Hello."""
+    return pb.Welcome(
+        epoch=epoch,
+        incarnation=worker.incarnation,
+        resumed=resumed,
+        last_step_id=last_step_id,
+        model_fingerprint=worker.model_fingerprint,
+        numerics_id=worker.numerics_id,
+        limits=pb.WorkerLimits(
+            vocab_size=worker.vocab_size,
+            max_model_len=worker.max_model_len,
+            max_lanes=worker.max_lanes,
+            max_step_tokens=worker.max_step_tokens,
+            max_steps_in_flight=worker.max_steps_in_flight,
+            lease_ms=round(worker.lease_seconds * 1000),
+            num_partitions=worker.num_partitions,
+        ),
+        cache_groups=[_encode_group(group) for group in worker.cache_groups],
+    )
+
+
+def _encode_group(group: CacheGroup) -> pb.CacheGroup:
+    return pb.CacheGroup(
+        name=group.name,
+        num_layers=group.num_layers,
+        page_tokens=group.page_tokens,
+        rows_per_page=group.page_tokens,
+        row_bytes=group.row_bytes,
+        window_tokens=group.window_tokens,
+        num_pages=group.num_pages,
+    )

@@ -1,0 +1,49 @@
+"""Results: worker.step inside, protobuf on the wire."""
+
+from pypto_serving.wire.columns import pack_floats, pack_ids
+from pypto_serving.worker.v1 import worker_pb2 as pb
+from worker.step import LaneError, PromptTokenLogprobs, StepOutput, TokenLogprobs
+
+_MAX_UINT32 = 0xFFFFFFFF
+
+
+def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepResult:
+    """The answer to a step that was executed."""
+    return pb.StepResult(
+        step_id=output.step_id,
+        lanes=pack_ids(output.lanes),
+        generations=pack_ids(output.generations),
+        token_ids=pack_ids(output.token_ids),
+        logprobs=[_encode_token_logprobs(entry) for entry in output.logprobs],
+        prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in output.prompt_logprobs],
+        lane_errors=[_encode_lane_error(error) for error in output.lane_errors],
+        digest=output.digest,
+        device_us=min(device_us, _MAX_UINT32),
+        idle_us=min(idle_us, _MAX_UINT32),
+    )
+
+
+def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb.StepResult:
+    """The answer to a step that failed as a whole, or that was not executed because an earlier one failed."""
+    return pb.StepResult(step_id=step_id, error=error, device_us=min(device_us, _MAX_UINT32), idle_us=min(idle_us, _MAX_UINT32))
+
+
+def _encode_lane_error(error: LaneError) -> pb.LaneError:
+    return pb.LaneError(lane=error.lane, generation=error.generation, message=error.message, nothing_to_draw=error.nothing_to_draw)
+
+
+def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:
+    return pb.TokenLogprobs(
+        lane=entry.lane, sampled=entry.sampled, top_token_ids=pack_ids(entry.top_token_ids), top_logprobs=pack_floats(entry.top_logprobs)
+    )
+
+
+def _encode_prompt_logprobs(entry: PromptTokenLogprobs) -> pb.PromptTokenLogprobs:
+    return pb.PromptTokenLogprobs(
+        lane=entry.lane,
+        generation=entry.generation,
+        first_index=entry.first_index,
+        logprobs=pack_floats(entry.logprobs),
+        top_token_ids=pack_ids(entry.top_token_ids),
+        top_logprobs=pack_floats(entry.top_logprobs),
+    )
