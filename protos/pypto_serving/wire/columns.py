@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def pack_ids(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
-    """Pack non-negative integers below 2**32; raises OverflowError for any other."""
+    """Pack integers from 0 below 2**32; raises OverflowError for any other in a sequence, while an array is cast."""
     return np.asarray(values, dtype=U32).tobytes()
 
 

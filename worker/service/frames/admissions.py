@@ -8,7 +8,7 @@ from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_floats
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription
-from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids, max_table_length
+from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids_below, max_table_length
 from worker.service.frames.frame_error import FrameError
 from worker.step import CacheGroup, LaneAdmission, LaneSampling
 
@@ -25,7 +25,7 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
     field = "step.admissions"
     if not admission.HasField("sampling"):
         raise FrameError(f"{field}.sampling: missing; every lane says how its tokens are drawn")
-    token_ids = ids(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
+    token_ids = ids_below(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
     check_range(f"{field}.lane", admission.lane, 0, worker.max_lanes - 1)
     check_range(f"{field}.token_ids (length)", len(token_ids), 1, worker.max_model_len)
     check_range(f"{field}.num_prompt_tokens", admission.num_prompt_tokens, 1, len(token_ids))
@@ -40,7 +40,7 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
         num_computed_tokens=admission.num_computed_tokens,
         final_length=admission.final_length,
         min_length=admission.min_length,
-        end_token_ids=ids(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
+        end_token_ids=ids_below(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
         page_tables=_page_tables(admission, worker),
         partition=admission.partition,
         sampling=_sampling(admission.sampling, worker.vocab_size),
@@ -57,7 +57,7 @@ def _page_tables(admission: pb.LaneAdmission, worker: WorkerDescription) -> tupl
 
 def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescription) -> Ids:
     field = f"step.admissions.page_tables ({group.name})"
-    pages = ids(table.page_ids, field, _MAX_UINT32 + 1)
+    pages = ids_below(table.page_ids, field, _MAX_UINT32 + 1)
     check_range(f"{field} (length)", len(pages), 0, max_table_length(group, worker))
     num_gone = 0 if group.window_tokens is None else int(np.count_nonzero(pages == NO_PAGE))  # they come first
     held = pages[num_gone:]
@@ -98,7 +98,7 @@ def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
 
 def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
     ids_field, values_field = "step.admissions.sampling.bias_token_ids", "step.admissions.sampling.bias_values"
-    token_ids = ids(sampling.bias_token_ids, ids_field, vocab_size)
+    token_ids = ids_below(sampling.bias_token_ids, ids_field, vocab_size)
     try:
         values = unpack_floats(sampling.bias_values, values_field)
     except ValueError as error:

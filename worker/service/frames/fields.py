@@ -11,7 +11,7 @@ from worker.service.frames.frame_error import FrameError
 from worker.step import CacheGroup
 
 
-def ids(column: bytes, field: str, limit: int) -> Ids:
+def ids_below(column: bytes, field: str, limit: int) -> Ids:
     """Unpack a column whose values are all below `limit`."""
     try:
         ids = unpack_ids(column, field)

@@ -6,7 +6,7 @@ from pypto_serving.wire.columns import NO_PAGE, Ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.admissions import decode_admissions
 from worker.service.frames.description import WorkerDescription
-from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids, max_table_length
+from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids_below, max_table_length
 from worker.service.frames.frame_error import FrameError
 from worker.step import StepInput
 
@@ -20,7 +20,7 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
         raise FrameError("step.step_id: 0; the first step is 1")
     if step.acked_step_id >= step.step_id:
         raise FrameError(f"step.acked_step_id: {step.acked_step_id} is not below the step's own id {step.step_id}")
-    released = ids(step.released_lanes, "step.released_lanes", worker.max_lanes)
+    released = ids_below(step.released_lanes, "step.released_lanes", worker.max_lanes)
     check_distinct(released, "step.released_lanes")
     chunk_lanes, chunk_tokens = _chunks(step, worker)
     grown_lanes, grown_groups, grown_pages = _growth(step, worker)
@@ -42,8 +42,8 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
 
 
 def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:
-    lanes = ids(step.chunk_lanes, "step.chunk_lanes", worker.max_lanes)
-    tokens = ids(step.chunk_tokens, "step.chunk_tokens", worker.max_step_tokens + 1)
+    lanes = ids_below(step.chunk_lanes, "step.chunk_lanes", worker.max_lanes)
+    tokens = ids_below(step.chunk_tokens, "step.chunk_tokens", worker.max_step_tokens + 1)
     check_equal_lengths({"step.chunk_lanes": len(lanes), "step.chunk_tokens": len(tokens)})
     check_distinct(lanes, "step.chunk_lanes")
     total = int(tokens.sum(dtype=np.uint64))
@@ -53,9 +53,9 @@ def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:
 
 
 def _growth(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
-    lanes = ids(step.grown_lanes, "step.grown_lanes", worker.max_lanes)
-    groups = ids(step.grown_groups, "step.grown_groups", len(worker.cache_groups))
-    pages = ids(step.grown_pages, "step.grown_pages", NO_PAGE)
+    lanes = ids_below(step.grown_lanes, "step.grown_lanes", worker.max_lanes)
+    groups = ids_below(step.grown_groups, "step.grown_groups", len(worker.cache_groups))
+    pages = ids_below(step.grown_pages, "step.grown_pages", NO_PAGE)
     check_equal_lengths({"step.grown_lanes": len(lanes), "step.grown_groups": len(groups), "step.grown_pages": len(pages)})
     _check_pages(pages, groups, worker)
     return lanes, groups, pages
@@ -70,9 +70,9 @@ def _check_pages(pages: Ids, groups: Ids, worker: WorkerDescription) -> None:
 
 
 def _trims(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
-    lanes = ids(step.trimmed_lanes, "step.trimmed_lanes", worker.max_lanes)
-    groups = ids(step.trimmed_groups, "step.trimmed_groups", len(worker.cache_groups))
-    entries = ids(step.trimmed_entries, "step.trimmed_entries", NO_PAGE)
+    lanes = ids_below(step.trimmed_lanes, "step.trimmed_lanes", worker.max_lanes)
+    groups = ids_below(step.trimmed_groups, "step.trimmed_groups", len(worker.cache_groups))
+    entries = ids_below(step.trimmed_entries, "step.trimmed_entries", NO_PAGE)
     check_equal_lengths({"step.trimmed_lanes": len(lanes), "step.trimmed_groups": len(groups), "step.trimmed_entries": len(entries)})
     _check_trims(entries, groups, worker)
     return lanes, groups, entries
