@@ -87,6 +87,7 @@ class WorkerLink:
     async def run(self) -> None:
         """Keep a session with the worker, until cancelled."""
         while True:
+            self._nudge.clear()  # what is heard during the dial counts
             try:
                 stream, welcome = await self._dial()
             except LinkBroken as error:
@@ -250,7 +251,6 @@ class WorkerLink:
     async def _pause(self) -> None:
         backoff = self._settings.refused if self._is_refused else self._settings.redial
         pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._trust.num_breaches))
-        self._nudge.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._nudge.wait()

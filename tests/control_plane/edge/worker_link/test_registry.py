@@ -9,6 +9,7 @@ from fakes.worker_service import FakeWorkerOptions
 
 from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkPhase
+from control_plane.edge.worker_link.settings import Backoff
 from control_plane.engine.ports import WorkerRefused
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
@@ -129,3 +130,22 @@ async def test_announce_service_answers_the_lease_and_refuses_nonsense(make_regi
 def test_address_of_a_static_worker_is_checked(make_registry):
     with pytest.raises(ValueError, match="'localhost' is not host:port"):
         make_registry("localhost")
+
+
+async def test_an_announcement_during_a_dial_cuts_the_pause_after_it_short(make_registry) -> None:
+    """Whoever listens hangs up at once, so that the dial fails; the pause would last a minute."""
+    connections = asyncio.Queue()
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await connections.put(writer)
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    registry = make_registry(address, redial=Backoff(60.0, 60.0))
+    async with asyncio.timeout(10):
+        await connections.get()
+        registry.announce(address, "another incarnation")
+        for _ in range(3):
+            await connections.get()
+    server.close()
