@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.pypto.key_tile import add_in_order, find_pages, mask, read, score, weigh
-from kernels.pypto.tiles import PAGES_PER_KEY_TILE, PREFILL_QUERY_TILE
+from kernels.pypto.tiles import PAGES_PER_KEY_TILE, prefill_tiles
 
 
 @pypto.frontend.jit(runtime_options={"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024})
@@ -26,6 +26,7 @@ def paged_prefill_kernel(
     scale: float,
     window: int,
     query_tile: int,
+    vector_rows: int,
 ):
     heads = q.shape[1]
     head_dim = q.shape[2]
@@ -33,7 +34,6 @@ def paged_prefill_kernel(
     group = heads // kv_heads
     rows = query_tile * group
     cube_rows = max(16, rows)
-    vector_rows = min(rows, 16)
     key_tile = page_tokens * PAGES_PER_KEY_TILE
     for sequence in pypto.loop(page_table.shape[0], name="SEQUENCES", idx_name="sequence"):
         begin = read(query_starts, sequence)
@@ -122,6 +122,6 @@ def paged_prefill(
         page_tokens,
         scale,
         window,
-        PREFILL_QUERY_TILE,
+        *prefill_tiles(group),
     )
     return out

@@ -102,8 +102,12 @@ def _multiple(number: int, of: int) -> int:
 
 #: Pages whose keys share a softmax. Results depend on it, so it never depends on the batch.
 PAGES_PER_KEY_TILE = 4
-#: Rows of a sequence that attention of many rows takes at a time.
-PREFILL_QUERY_TILE = 16
+
+
+def prefill_tiles(group: int) -> tuple[int, int]:
+    """For attention of many rows with `group` heads for each kv head: rows of a sequence at a time; their heads in a vector task."""
+    query_tile = _power_of_two_below(256 // group, 128)
+    return query_tile, min(query_tile * group, 16)
 
 
 def decode_tiles(heads: int, width: int, page_tokens: int) -> tuple[int, int, int]:

@@ -98,8 +98,8 @@ def test_padding_rows_of_decode_come_out_zero(run, random):
     Sequences(random, [20, 3]).check(run, last_rows([20, 3]), padding=2)
 
 
-# Sixteen rows are a query tile.
-@pytest.mark.parametrize("rows", [2, 15, 16, 17, 33, 65, 130])
+# With two heads for each kv head, 128 rows are a query tile.
+@pytest.mark.parametrize("rows", [2, 17, 64, 65, 127, 128, 129, 260])
 def test_prompt_of_any_length(run, random, rows):
     Sequences(random, [rows]).check(run, [(0, 0, rows)])
 
@@ -117,7 +117,7 @@ def test_batch_mixed_of_prompts_chunks_and_decode(run, random):
 
 @pytest.mark.parametrize("heads", [(16, 8), (40, 8)])
 def test_prompts_with_heads_of_real_models(run, random, heads):
-    Sequences(random, [140], heads, head_dim=128, page_tokens=128).check(run, [(0, 100, 140)])
+    Sequences(random, [140], heads, head_dim=128, page_tokens=128).check(run, [(0, 70, 140)])
 
 
 @pytest.mark.parametrize("window", [1, 16, 20, 64, 100])
