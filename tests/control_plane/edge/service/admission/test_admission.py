@@ -171,7 +171,7 @@ async def test_val_11_explicit_zero_is_not_unset() -> None:
 async def test_val_06_tiny_temperatures_are_greedy() -> None:
     for temperature, effective in ((1e-12, 0.0), (0.0, 0.0), (1e-4, 1e-4)):
         admitted = await admit(pb.GenerationSpec(text="x", sampling=pb.SamplingParams(temperature=temperature)))
-        assert admitted.request.choices[0].sampling.temperature == pytest.approx(effective, abs=0)
+        assert admitted.request.choices[0].sampling.temperature == pytest.approx(effective, rel=1e-6, abs=0)
 
 
 async def test_val_07_top_k_of_the_vocabulary_or_more_is_off() -> None:
