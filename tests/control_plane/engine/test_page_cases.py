@@ -63,6 +63,31 @@ def test_kvx_04_a_long_prefill_shuts_nobody_out():
     assert ("long", 0) not in bench.sink.finished
 
 
+def rounds_of_short_requests(with_huge: bool) -> list[int]:
+    """How many rounds each of some short requests takes beside running ones, and a huge prompt that came before."""
+    bench = Bench(describe(groups=[(16, 600, None)], max_model_len=8192, max_lanes=20), max_step_tokens=64)
+    for index in range(4):
+        bench.submit(f"decode{index}", (index, 1), max_tokens=300)
+    bench.run(3)
+    if with_huge:
+        bench.submit("huge", tuple(index % 97 for index in range(6400)), max_tokens=1)
+    taken = []
+    for index in range(12):
+        bench.run(index % 4)
+        bench.submit(f"short{index}", (index, *range(19)), max_tokens=1)
+        taken.append(0)
+        while (f"short{index}", 0) not in bench.sink.finished:
+            bench.run(1)
+            taken[-1] += 1
+    assert ("huge", 0) not in bench.sink.finished
+    return taken
+
+
+def test_kvx_04_one_huge_prompt_delays_short_ones_by_one_step_at_most():
+    alone, beside = rounds_of_short_requests(False), rounds_of_short_requests(True)
+    assert all(slow - quick <= 1 for quick, slow in zip(alone, beside, strict=True)), (alone, beside)
+
+
 def test_kvx_06_a_preempted_request_that_is_cancelled_is_gone():
     bench = Bench(describe(groups=[(4, 8, None)]))
     for index in range(100):

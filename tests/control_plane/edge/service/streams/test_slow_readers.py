@@ -35,10 +35,10 @@ def slow_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=SMALL_WINDOW)
 
 
-def stream_of(channel: grpc.aio.Channel, request_id: str = "slow") -> grpc.aio.UnaryStreamCall:
+def stream_of(channel: grpc.aio.Channel, seconds: float | None = None) -> grpc.aio.UnaryStreamCall:
     stopping = pb.StoppingParams(max_tokens=len(LONG))
-    spec = pb.GenerationSpec(text="Hi", request_id=request_id, output=pb.OutputOptions(logprobs=True), stopping=stopping)
-    return inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(pb.GenerateStreamRequest(spec=spec))
+    spec = pb.GenerationSpec(text="Hi", request_id="slow", output=pb.OutputOptions(logprobs=True), stopping=stopping)
+    return inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(pb.GenerateStreamRequest(spec=spec), timeout=seconds)
 
 
 async def until(condition: object) -> None:
@@ -80,6 +80,17 @@ async def test_can_07_a_reader_that_reads_nothing_for_too_long_loses_its_request
             await rest_of(stream)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert plane.calls._calls[("GenerateStream", "resource_exhausted")] == 1
+
+
+async def test_can_05_a_held_request_ends_at_its_deadline() -> None:
+    async with long_plane(PATIENT) as plane, slow_channel(f"127.0.0.1:{plane.server.port}") as channel:
+        stream = stream_of(channel, seconds=2.0)
+        await until_held(plane)
+        await until(lambda: plane.engine.ended == {"slow": Failure.DEADLINE_EXCEEDED} and not len(plane.live))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rest_of(stream)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: plane.calls._calls[("GenerateStream", "deadline_exceeded")] == 1)
 
 
 async def test_a_started_event_that_is_not_read_counts_as_well() -> None:
