@@ -31,13 +31,13 @@ class ForwardModel(Protocol):
 
     @property
     def row_tile(self) -> int:
-        """Numbers of rows have to be a multiple of this."""
+        """The number of rows of a batch has to be a multiple of this."""
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Write the batch's keys and values to the cache; returns the wanted rows [len(batch.logit_rows), hidden]."""
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Float32 logits [n, vocab] of some wanted rows [n, hidden]; n is a multiple of the row tile."""
+        """Float32 logits [n, vocab] of some wanted rows [n, hidden]."""
 
 
 class ModelRunner:
@@ -68,7 +68,7 @@ class ModelRunner:
         self._lanes.advance(run)
         lanes = run.lanes[run.samples]
         rows = self._lanes.sampling_rows(lanes, step.masks)
-        logits = self._logits(wanted, 0, len(lanes))
+        logits = self._model.logits(wanted[: len(lanes)])
         sampled = sample(logits, rows)
         self._lanes.append(lanes[~sampled.failed], sampled.token_ids[~sampled.failed])
         self._lanes.end(lanes[sampled.failed])
@@ -80,7 +80,7 @@ class ModelRunner:
             digest=self._lanes.digest,
             logprobs=report_tokens(logits, lanes, sampled, rows.columns),
             prompt_logprobs=report_prompt(
-                lambda first, last: self._logits(wanted, len(lanes) + first, len(lanes) + last), prompt, run, self._lanes
+                lambda first, last: self._model.logits(wanted[len(lanes) + first : len(lanes) + last]), prompt, run, self._lanes
             ),
             lane_errors=self._lane_errors(lanes, sampled, rows),
         )
@@ -88,12 +88,6 @@ class ModelRunner:
     def _forward(self, columns: BatchColumns) -> Tensor:
         replayed = self._graphs.forward(columns) if self._graphs is not None else None
         return self._model.forward(self._batches.build(columns), self._cache) if replayed is None else replayed
-
-    def _logits(self, wanted: Tensor, first: int, last: int) -> Tensor:
-        """Logits of the wanted rows `first` up to `last`. `wanted` is padded to row tiles, so that whole ones can be taken around them."""
-        tile = self._model.row_tile
-        start = first - first % tile
-        return self._model.logits(wanted[start : last + -last % tile])[first - start : last - start]
 
     def _lane_errors(self, lanes: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
         columns = (lanes, self._lanes.generations[lanes], rows.indices, sampled.excluded)

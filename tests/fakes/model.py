@@ -59,7 +59,7 @@ class FakeModel:
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """The wanted rows, which are their logits."""
-        assert len(batch.token_ids) % self.row_tile == 0 and len(batch.logit_rows) % self.row_tile == 0
+        assert len(batch.token_ids) % self.row_tile == 0
         self.batches.append(batch)
         for group, slots in enumerate(batch.slots):
             cache.keys[group].view(-1)[slots] = batch.token_ids
@@ -69,7 +69,6 @@ class FakeModel:
 
     def logits(self, rows: Tensor) -> Tensor:
         """Logits of some of them."""
-        assert len(rows) % self.row_tile == 0
         self.head_rows.append(len(rows))
         return rows
 

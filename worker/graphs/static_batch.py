@@ -11,7 +11,8 @@ from worker.lanes.batch import Batch, BatchColumns
 class StaticBatch:
     """Buffers for decode steps of one shape: N rows, each of them its sequence's only one, and N wanted rows.
 
-    Rows beyond those loaded are padding: token 0 at position 0 of no sequence, written to a scratch slot. At first all of them are.
+    Rows beyond those loaded are padding: token 0 at position 0 of no sequence, written to a scratch slot; row 0 is wanted once more for
+    each that is not. At first all rows are padding.
 
         columns [3 + groups, N]:  token ids | positions | wanted rows | slots of each cache group
     """
@@ -35,11 +36,10 @@ class StaticBatch:
 
     def load(self, columns: BatchColumns) -> None:
         """Put a decode step that fits into the buffers."""
-        num_rows, num_wanted = len(columns.token_ids), len(columns.logit_rows)
+        num_rows = len(columns.token_ids)
         packed = self._padding.copy()
         for line, column in zip(packed, (columns.token_ids, columns.positions, columns.logit_rows, *columns.slots), strict=True):
             line[: len(column)] = column
-        packed[2, num_wanted:] = columns.logit_rows[0] if num_wanted else 0
         self._columns.copy_(torch.from_numpy(packed))
         starts = np.arange(len(self.batch.query_starts), dtype=np.int32)
         self.batch.query_starts.copy_(torch.from_numpy(np.minimum(starts, num_rows)))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.row_ladder import padded_rows
 from worker.lanes.lane_table import LaneTable
 from worker.lanes.step_rules import Ints, Run
 
@@ -50,8 +51,7 @@ class Batch:
     """What a model's forward runs: T token rows of B sequences, S of which want logits.
 
     Rows of sequence b are query_starts[b]:query_starts[b+1]; sequences at the end may have none. T is a multiple of the model's row tile;
-    padding rows come last, belong to no sequence and write to scratch slots. S is zero or a multiple of the row tile; padding repeats
-    the first wanted row.
+    padding rows come last, belong to no sequence and write to scratch slots.
     """
 
     token_ids: Tensor  # [T] int64; 0 in padding rows
@@ -71,19 +71,19 @@ class BatchBuilder:
         self._device = device
 
     def build(self, columns: BatchColumns) -> Batch:
-        """The batch, padded to whole row tiles."""
-        logit_rows = columns.logit_rows
+        """The batch, its rows padded to a number on the ladder."""
         return Batch(
             token_ids=self._pad(columns.token_ids, 0),
             positions=self._pad(columns.positions, 0),
             slots=tuple(self._pad(slots, scratch) for slots, scratch in zip(columns.slots, self._scratch_slots, strict=True)),
             page_tables=tuple(self._send(table) for table in columns.page_tables),
             query_starts=self._send(np.concatenate([[0], columns.row_ends]).astype(np.int32)),
-            logit_rows=self._pad(logit_rows, int(logit_rows[0]) if len(logit_rows) else 0),
+            logit_rows=self._send(columns.logit_rows),
         )
 
     def _pad(self, column: Ints, value: int) -> Tensor:
-        return self._send(np.concatenate([column, np.full(-len(column) % self._row_tile, value)]))
+        padding = padded_rows(len(column), self._row_tile) - len(column)
+        return self._send(np.concatenate([column, np.full(padding, value)]))
 
     def _send(self, array: npt.NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedLinear
+from kernels.row_ladder import pad_rows
 from worker.cache.kv_cache import KVCache, allocate_cache
 from worker.lanes.batch import Batch
 from worker.layers.attention import Attention
@@ -64,7 +65,6 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """See Model.forward."""
-        assert batch.token_ids.shape[0] % self.row_tile == 0 and batch.logit_rows.shape[0] % self.row_tile == 0
         residual = ops.embedding(batch.token_ids, self._ends.embedding)
         rows = ops.rms_norm(residual, self._layers[0].attention_norm, self._eps)
         for layer, next_norm, keys, values in zip(self._layers, self._next_norms, cache.keys, cache.values, strict=True):
@@ -77,4 +77,4 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:
         """See Model.logits."""
-        return self._ends.head(rows).float()
+        return self._ends.head(pad_rows(rows, self.row_tile))[: rows.shape[0]].float()

@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.linear import PackedLinear, RowTileError, find_row_tile
+from kernels.linear import PackedLinear
+from kernels.row_tile import RowTileError, find_row_tile
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.checkpoint.error import ModelRefused
 from worker.checkpoint.weights import Weights

@@ -52,7 +52,7 @@ class Model(Protocol):
 
     @property
     def row_tile(self) -> int:
-        """Rows of a batch, and its rows of logits, are padded to a multiple of this."""
+        """Rows of a batch are padded to a multiple of this."""
 
     @property
     def is_capturable(self) -> bool:
@@ -66,10 +66,10 @@ class Model(Protocol):
         """A zero-filled cache with `num_pages[group]` pages in each partition."""
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the keys and values of all rows, and return the wanted ones as the head takes them: [S, hidden], padding included.
+        """Write the keys and values of all rows, and return the wanted ones as the head takes them: [S, hidden].
 
         A row is the same, bit for bit, whatever else is in the batch and however the tokens before it were cut into steps.
         """
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Some rows [n, hidden] that `forward` returned to logits [n, vocab] float32, by themselves; n is a multiple of the row tile."""
+        """Some rows [n, hidden] that `forward` returned to logits [n, vocab] float32, each by itself."""

@@ -10,7 +10,7 @@ import torch
 from checkpoints import make_checkpoint, write_json
 from safetensors.torch import load_file, save_file
 
-from kernels.linear import RowTileError
+from kernels.row_tile import RowTileError
 from worker.checkpoint.error import ModelRefused
 from worker.models import Placement, load_model
 
