@@ -103,9 +103,9 @@ test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on 
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels tests/kernels --timeout 900 $(ARGS)
 
-test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes: what the kernels say, not what compiler passes make of it
+test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m "kernels and not slow" tests/kernels $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels_fast tests/kernels $(ARGS)
 
 test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, and time its decode steps; exits 3 where there is none
 	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)

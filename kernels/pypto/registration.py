@@ -76,10 +76,8 @@ def _takes_router(router_logits: Tensor, *_: Any) -> bool:
     return router_logits.numel() > 0
 
 
-def _takes_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, query_starts: Tensor, positions: Tensor, scale: float, window: int = 0
-) -> bool:
-    return _takes_rows(q) and window == 0 and k_cache.shape[1] == 128  # a tile of keys is a page
+def _takes_attention(q: Tensor, k_cache: Tensor, *_: Any) -> bool:
+    return _takes_rows(q) and k_cache.shape[1] % _ALIGNED == 0 and k_cache.shape[1] <= 128
 
 
 OPERATORS = {

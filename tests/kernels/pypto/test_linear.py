@@ -17,6 +17,7 @@ def assert_product(found, x, weight, bias=None):
     assert worst <= 0, f"{worst:.2e} beyond what rounding allows"
 
 
+@pytest.mark.kernels_fast
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 257])
 def test_any_number_of_rows(run, random, rows):
     x, weight = random(rows, 64), random(96, 64)
@@ -42,6 +43,7 @@ def test_projections_of_a_small_model(run, random, shape):
     assert_product(run("linear:linear", x, weight), x, weight)
 
 
+@pytest.mark.kernels_fast
 @pytest.mark.parametrize("shape", [(1, 16, 64), (17, 100, 160), (129, 48, 64), (3, 5648, 32)], ids=str)
 def test_bias_is_added_before_rounding(run, random, shape):
     rows, out_features, in_features = shape
@@ -56,6 +58,7 @@ def test_after_every_pass(run, random, rows, biased):
     assert_product(run("linear:linear", x, weight, bias, depth=Depth.ALL_PASSES), x, weight, bias)
 
 
+@pytest.mark.kernels_fast
 @pytest.mark.parametrize("in_features", [64, 2048])
 def test_a_row_does_not_depend_on_its_company(run, random, in_features):
     x, weight = random(129, in_features), random(48, in_features)

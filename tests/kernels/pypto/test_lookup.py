@@ -8,6 +8,7 @@ from kernels.testing.depth import Depth
 pytestmark = pytest.mark.kernels
 
 
+@pytest.mark.kernels_fast
 @pytest.mark.parametrize("rows", [1, 2, 33])
 def test_embedding_copies_rows(run, random, rows):
     table = random(50, 64)
@@ -32,6 +33,7 @@ def test_argmax_finds_the_greatest(run, shape):
     assert torch.equal(run("argmax:argmax", logits), logits.argmax(-1))
 
 
+@pytest.mark.kernels_fast
 def test_argmax_takes_the_lowest_of_equals(run):
     logits = torch.zeros(4, 5000)
     logits[1, [4999, 17, 2048]] = 3.0

@@ -34,11 +34,13 @@ def test_rms_norm_of_any_width(run, random, width):
     assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
+@pytest.mark.kernels_fast
 def test_rms_norm_of_heads(run, random):
     x, weight = random(5, 3, 64), random(64)
     assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
+@pytest.mark.kernels_fast
 def test_rms_norm_of_zeros_and_of_great_numbers(run, random):
     x, weight = torch.cat((random(1, 64) * 0, random(1, 64) * 1e18, random(1, 64) * 1e-18)), random(64)
     assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
@@ -60,6 +62,7 @@ def test_add_rms_norm_is_the_sum_and_its_norm(run, random, rows, width):
     assert_close(found, normed(total, weight))
 
 
+@pytest.mark.kernels_fast
 def test_add_rms_norm_of_wide_rows(run, random):
     x, residual, weight = random(3, 5120), random(3, 5120), random(5120)
     found, total = run("add_rms_norm:add_rms_norm", x, residual, weight, EPS)
@@ -80,6 +83,7 @@ def test_add_rms_norm_after_every_pass(run, random):
     assert_close(found, normed(total, weight))
 
 
+@pytest.mark.kernels_fast
 def test_a_row_does_not_depend_on_its_company(run, random):
     x, residual, weight = random(129, 64), random(129, 64), random(64)
     together, alone = (run("add_rms_norm:add_rms_norm", x[:n], residual[:n], weight, EPS) for n in (129, 1))

@@ -22,6 +22,7 @@ def assert_close(found, expected):
 
 
 # Tasks are of 8 rows and 2048 columns, turns of the loop of 128 rows at most.
+@pytest.mark.kernels_fast
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 127, 128, 129])
 def test_any_number_of_rows(run, random, rows):
     gate_up = random(rows, 2 * 96)
@@ -34,6 +35,7 @@ def test_any_width(run, random, width):
     assert_close(run("swiglu:swiglu", gate_up), gated(gate_up))
 
 
+@pytest.mark.kernels_fast
 def test_gates_far_from_zero(run):
     gates = torch.tensor([-1e30, -200.0, -90.0, -20.0, 0.0, 20.0, 90.0, 1e30]).repeat(4)
     found = run("swiglu:swiglu", torch.cat((gates, torch.full((32,), 2.0))).bfloat16().unsqueeze(0))

@@ -5,7 +5,7 @@ import torch
 
 from kernels.testing.isolation import run_isolated
 
-pytestmark = [pytest.mark.kernels, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kernels, pytest.mark.timeout(900)]
 
 _DENSE = [
     "add_rms_norm_kernel",
@@ -37,6 +37,7 @@ def _draw(directory, lengths, num_generated, interpreted):
     return run_isolated("interpreted_model:draw", str(directory), lengths, num_generated, interpreted, timeout_seconds=600)
 
 
+@pytest.mark.kernels_fast
 def test_dense_model_draws_the_tokens_of_the_torch_forms(tiny_checkpoint):
     assert_same(tiny_checkpoint("qwen3", "bfloat16", head_dim=32), [131, 5], 4, _DENSE)
 

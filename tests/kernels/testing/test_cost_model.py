@@ -7,7 +7,11 @@ import torch
 
 from kernels.testing.operators import price
 
-pytestmark = [pytest.mark.kernels, pytest.mark.skipif(find_spec("pypto") is None, reason="PyPTO is not installed: extra `kernels-dev`")]
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.kernels_fast,
+    pytest.mark.skipif(find_spec("pypto") is None, reason="PyPTO is not installed: extra `kernels-dev`"),
+]
 
 
 def test_a_price_is_the_same_every_time_and_grows_with_the_work():

@@ -7,7 +7,11 @@ import pytest
 
 from kernels.testing.isolation import IsolatedFailure, run_isolated
 
-pytestmark = [pytest.mark.kernels, pytest.mark.skipif(find_spec("pypto") is None, reason="PyPTO is not installed: extra `kernels-dev`")]
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.kernels_fast,
+    pytest.mark.skipif(find_spec("pypto") is None, reason="PyPTO is not installed: extra `kernels-dev`"),
+]
 
 
 def test_elements_that_were_not_written_are_seen():
