@@ -2,7 +2,7 @@
 
 Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch form serves every device; a form registered for a
 device (C++ under CPU, a torch form of its own under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
-result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.linear.
+result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.row_tile.
 """
 
 from collections.abc import Callable
@@ -228,5 +228,5 @@ def can_capture_experts(device_type: str) -> bool:
 def kernel_set(device_type: str = "cpu") -> str:
     """Which forms serve a kind of device, as one word for the numerics id: results may differ in the last bits between two sets."""
     if device_type == "npu":
-        return f"pypto-{version('pypto')}"
+        return f"pypto-{version('pypto')}-torch-npu-{version('torch-npu')}"
     return f"cpp-{_cpu_forms}" if device_type == "cpu" and _cpu_forms else "torch"

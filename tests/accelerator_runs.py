@@ -96,7 +96,7 @@ class Run:
         limits = RunnerLimits(self.model.description.vocab_size, PAGE * PAGES_PER_LANE, self.num_lanes, 8192)
         self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE] * len(self.model.cache_groups))
         self._recorder = _Recorder(self.model)
-        graphs = DecodeGraphs(self._recorder, self.cache, self.shapes, self._counting(self.new_capture())) if self.shapes else None
+        graphs = DecodeGraphs(self._recorder.forward, self.cache, self.shapes, self._counting(self.new_capture())) if self.shapes else None
         self.runner = ModelRunner(self._recorder, self.cache, limits, graphs)
         with self.forms(), torch.inference_mode():
             if self.warms_up:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +12,16 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.start_up import StartUpError, first_line
 from worker.host_memory import free_host_bytes
+
+_log = logging.getLogger(__name__)
 
 # PyPTO writes what it makes of kernels below this folder, by default below the working directory.
 _OUTPUT_VARIABLE = "TILE_FWK_OUTPUT_DIR"
 
 DEVICE_KINDS = ("auto", "npu", "cuda", "cpu")
+_LOADING_ERRORS = (ImportError, OSError, RuntimeError, AttributeError)  # what packages raise that do not fit torch or CANN
 
 
 class DeviceUnavailable(StartUpError):
@@ -94,18 +98,26 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     if kind == "auto":
-        kind = next((name for name in ("npu", "cuda") if _missing(name) is None), "cpu")
+        kind = _first_kind()
     if missing := _missing(kind):
         raise DeviceUnavailable(f"--device {kind}: {missing}")
+    count = 1 if kind == "cpu" else _runtime(kind).device_count()
+    if index >= count:
+        raise DeviceUnavailable(f"--device {kind}: there is no device {index} (--device-index); this machine has {count}")
     if kind == "cpu":
         return Device(torch.device("cpu"))
-    count = _runtime(kind).device_count()
-    if index >= count:
-        raise DeviceUnavailable(f"--device {kind}: there is no device {index}; this machine has {count}")
     _runtime(kind).set_device(index)
     if kind == "cuda":
         _keep_precision()
     return Device(torch.device(kind, index), _load_pypto_kernels() if kind == "npu" else None)
+
+
+def _first_kind() -> str:
+    """The first kind that is there. A machine that is prepared for an NPU is not meant to compute on something else: it is told why."""
+    reasons = {kind: _missing(kind) for kind in DEVICE_KINDS[1:]}
+    if reasons["npu"] and importlib.util.find_spec("torch_npu") is not None:
+        _log.warning("torch-npu is installed, but the NPU can not be used", extra={"reason": reasons["npu"]})
+    return next(kind for kind, missing in reasons.items() if missing is None)
 
 
 def _missing(kind: str) -> str | None:
@@ -122,8 +134,8 @@ def _missing_for_npu() -> str | None:
         return "the package torch-npu is not installed (extra `npu`; it needs the CANN toolkit)"
     try:
         importlib.import_module("torch_npu")
-    except (ImportError, OSError, RuntimeError) as error:
-        return f"torch-npu can not be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({str(error).splitlines()[0]})"
+    except _LOADING_ERRORS as error:
+        return f"torch-npu can not be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({first_line(error)})"
     return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
@@ -135,11 +147,9 @@ def _load_pypto_kernels() -> object:
     os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
     try:
         return importlib.import_module("kernels.pypto.registration").register()
-    except (ImportError, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DeviceUnavailable(
-            f"--device npu: the PyPTO kernels can not be loaded; does pypto fit the CANN toolkit? ({reason})"
-        ) from error
+    except _LOADING_ERRORS as error:
+        reason = f"the PyPTO kernels can not be loaded; does pypto fit the CANN toolkit? ({first_line(error)})"
+        raise DeviceUnavailable(f"--device npu: {reason}") from error
 
 
 def _keep_precision() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels import ops
-from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.start_up import StartUpError, first_line
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.cache.kv_cache import KVCache
 from worker.cache.kv_pool import PoolDemand, size_pool
@@ -107,8 +107,7 @@ def _load_model(directory: Path, placement: Placement) -> Model:
     try:
         return load_model(directory, placement)
     except (RuntimeError, MemoryError, OverflowError) as error:  # no memory, for the most part
-        reason = str(error).splitlines()[0] if str(error) else "out of memory"
-        raise StartUpError(f"{directory}: the model can not be loaded: {reason}", exit_code=1) from error
+        raise StartUpError(f"{directory}: the model can not be loaded: {first_line(error)}", exit_code=1) from error
 
 
 def _fingerprint(directory: Path) -> str:
@@ -139,7 +138,7 @@ def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Dev
         return None
     # PyPTO's attention; it takes neither a window nor pages of another size.
     by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in cache.groups)
-    return DecodeGraphs(model, cache, graph_shapes(limits, by_length), device.new_capture())
+    return DecodeGraphs(model.forward, cache, graph_shapes(limits, by_length), device.new_capture())
 
 
 def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None) -> ModelRunner:
@@ -154,6 +153,6 @@ def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path) ->
     progress.forget_slowest()  # what is slow about loading says nothing about layers
     try:
         runner.warm_up()
-    except RuntimeError as error:
-        raise StartUpError(f"{directory}: the model does not run: {str(error).splitlines()[0]}", exit_code=1) from error
+    except (RuntimeError, MemoryError) as error:
+        raise StartUpError(f"{directory}: the model does not run: {first_line(error)}", exit_code=1) from error
     progress.forget_slowest()  # the first layers load what the later ones find loaded

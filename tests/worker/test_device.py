@@ -1,6 +1,7 @@
 """Choosing a device."""
 
 import importlib.util
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -42,6 +43,13 @@ def test_missing_cuda_is_one_clear_line() -> None:
 @pytest.mark.skipif(torch.cuda.is_available() or HAS_TORCH_NPU, reason="this machine has an accelerator")
 def test_auto_falls_back_to_the_cpu() -> None:
     assert select_device("auto").kind == "cpu"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "auto"])
+def test_cpu_is_one_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.device._missing", lambda kind: None if kind == "cpu" else "missing")
+    with pytest.raises(DeviceUnavailable, match=r"^--device cpu: there is no device 1 \(--device-index\); this machine has 1$"):
+        select_device(kind, 1)
 
 
 class _Runtime:
@@ -138,6 +146,8 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
             ImportError("libhccl.so: no such file\nmore"),
             r"^--device npu: torch-npu can not be loaded; .*\(libhccl.so: no such file\)$",
         ),
+        ("torch_npu", AttributeError("torch._C has no attribute"), r"^--device npu: torch-npu can not be loaded; .*has no attribute\)$"),
+        ("torch_npu", RuntimeError(), r"^--device npu: torch-npu can not be loaded; .*\(RuntimeError\)$"),
         ("pypto", None, r"^--device npu: the package pypto is not installed \(extra `npu`\)$"),
         ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the PyPTO kernels can not be loaded; .*\(libc_sec.so\)$"),
     ],
@@ -152,6 +162,13 @@ def test_auto_takes_no_npu_for_a_cpu_because_pypto_is_missing(modules: dict[str,
     modules["pypto"] = None
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: the package pypto is not installed"):
         select_device("auto")
+
+
+def test_auto_tells_why_it_passes_an_npu_by(modules: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
+    modules["torch_npu"] = ImportError("libhccl.so: no such file")
+    with caplog.at_level(logging.WARNING):
+        assert select_device("auto").torch_device != ("npu", 0)
+    assert "libhccl.so" in vars(caplog.records[0])["reason"]
 
 
 def test_npu_driver_that_is_missing_is_named(modules: dict[str, object], runtime: _Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from torch import Tensor
 
@@ -19,12 +18,8 @@ _log = logging.getLogger(__name__)
 #: Runs a launch once to load what it needs, records it, and returns what replays it: a call that always returns the same tensor.
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
-
-class CapturedModel(Protocol):
-    """What is captured of a model."""
-
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values to the cache, and return the wanted rows, without a word to the host in between."""
+#: A model's forward that has no word with the host in between.
+Forward = Callable[[Batch, KVCache], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +35,8 @@ class _Graph:
 class DecodeGraphs:
     """One graph for each of some shapes, given smallest first."""
 
-    def __init__(self, model: CapturedModel, cache: KVCache, shapes: Sequence[GraphShape], capture: Capture) -> None:
-        self._model = model
+    def __init__(self, forward: Forward, cache: KVCache, shapes: Sequence[GraphShape], capture: Capture) -> None:
+        self._forward = forward
         self._cache = cache
         self._shapes = shapes
         self._capture = capture
@@ -72,4 +67,4 @@ class DecodeGraphs:
 
     def _capture_shape(self, shape: GraphShape) -> _Graph:
         static = StaticBatch(shape, self._cache)
-        return _Graph(shape, static, self._capture(partial(self._model.forward, static.batch, self._cache)))
+        return _Graph(shape, static, self._capture(partial(self._forward, static.batch, self._cache)))

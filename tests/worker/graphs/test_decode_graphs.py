@@ -15,11 +15,9 @@ from worker.lanes.batch import BatchColumns
 _SHAPES = (GraphShape(8, 16), GraphShape(8, 64), GraphShape(16, 16))
 
 
-class _Model:
-    """A forward whose result tells the shape that it ran in."""
-
-    def forward(self, batch, cache):
-        return torch.tensor([len(batch.token_ids), batch.page_tables[0].shape[1] * 4])
+def _forward(batch, cache):
+    """The result tells the shape that it ran in."""
+    return torch.tensor([len(batch.token_ids), batch.page_tables[0].shape[1] * 4])
 
 
 def _columns(rows, max_tokens, row_ends=None):
@@ -30,7 +28,7 @@ def _columns(rows, max_tokens, row_ends=None):
 
 @pytest.fixture
 def graphs():
-    graphs = DecodeGraphs(_Model(), token_cache(), _SHAPES, FakeCapture())
+    graphs = DecodeGraphs(_forward, token_cache(), _SHAPES, FakeCapture())
     graphs.capture()
     return graphs
 
@@ -53,12 +51,12 @@ def test_chunks_are_not_replayed(graphs):
 
 
 def test_nothing_is_replayed_before_it_is_captured():
-    assert DecodeGraphs(_Model(), token_cache(), _SHAPES, FakeCapture()).forward(_columns(1, 1)) is None
+    assert DecodeGraphs(_forward, token_cache(), _SHAPES, FakeCapture()).forward(_columns(1, 1)) is None
 
 
 def test_largest_shape_is_captured_first_and_each_is_told(caplog):
     with caplog.at_level(logging.INFO):
-        DecodeGraphs(_Model(), token_cache(), _SHAPES, FakeCapture()).capture()
+        DecodeGraphs(_forward, token_cache(), _SHAPES, FakeCapture()).capture()
     assert [(vars(record)["rows"], vars(record)["max_tokens"]) for record in caplog.records] == [(16, 16), (8, 64), (8, 16)]
 
 
@@ -69,4 +67,4 @@ def test_shape_that_can_not_be_captured_is_named():
     with pytest.raises(
         RuntimeError, match=r"^a graph for 16 rows and 16 tokens can not be captured \(--eager does without\): operation not"
     ):
-        DecodeGraphs(_Model(), token_cache(), _SHAPES, capture).capture()
+        DecodeGraphs(_forward, token_cache(), _SHAPES, capture).capture()
