@@ -149,6 +149,7 @@ async def test_a_resume_replaces_a_stream_whose_client_stopped_reading() -> None
         )
         events = await plane.events(request_id="slow", resume=resume)
         assert events[-1].finished.usage.completion_tokens == len(LONG)
+        await until(lambda: not len(plane.live))  # the old call as well, though nobody reads it
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await rest_of(old)
         assert caught.value.code() is grpc.StatusCode.CANCELLED
