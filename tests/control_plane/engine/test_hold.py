@@ -51,6 +51,23 @@ def test_a_held_request_holds_no_page_and_comes_back_by_a_prefix_hit():
     assert readmission.num_computed_tokens == (len(readmission.token_ids) - 1) // 4 * 4 > len(PROMPT)
 
 
+def test_pages_of_a_held_request_are_evicted_before_older_ones():
+    bench, older = Bench(describe(groups=[(4, 16, None)])), tuple(range(40, 60))
+    bench.submit("older", older, max_tokens=2)
+    bench.run()
+    bench.submit("held", tuple(range(20)), max_tokens=20)
+    bench.run(3)
+    bench.engine.hold("held")
+    bench.run()
+    bench.submit("large", tuple(range(50, 82)), max_tokens=4)
+    bench.submit("older again", older, max_tokens=2)
+    bench.run()
+    assert bench.sink.finished["older again", 0].num_cached_tokens == 16
+    bench.engine.unhold("held")
+    bench.run()
+    assert bench.sink.output_of("held") == solo(tuple(range(20)), 20)
+
+
 def test_a_held_request_disturbs_nobody():
     bench = held_bench()
     bench.submit("other", (7, 8), max_tokens=30)
