@@ -75,6 +75,7 @@ def test_a_request_that_takes_every_worker_down_is_given_up():
         bench.join(describe())
     bench.run()
     assert bench.sink.failed["r"].failure is Failure.ABORTED
+    assert bench.metrics.total("replays_exhausted") == 1
     bench.assert_at_rest()
 
 
