@@ -37,3 +37,13 @@ def test_a_client_that_resets_its_connection_is_no_news(capfd: pytest.CaptureFix
         pass
     endpoint.close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_says_nothing_is_let_go(capfd: pytest.CaptureFixture[str]) -> None:
+    endpoint = serve_metrics(CollectorRegistry(), "127.0.0.1", 0, scraper_seconds=0.05)
+    for beginning in (b"", b"GET /metrics HTTP/1.1\r\n"):
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=30) as client:
+            client.sendall(beginning)
+            assert client.recv(1) == b""
+    endpoint.close()
+    assert capfd.readouterr().err == ""
