@@ -72,6 +72,19 @@ def test_gauges_follow_the_engines_picture() -> None:
     assert (metrics["workers",], metrics["steps_in_flight", "w:1"]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [("session_resumed", "link_sessions_resumed"), ("digest_mismatched", "link_digest_mismatches"), ("worker_reset", "link_resets")],
+)
+def test_what_happens_to_a_link_is_counted_by_worker(event: str, name: str) -> None:
+    metrics = Metrics()
+    metrics.link.worker_connected("w:1", epoch=1)
+    assert metrics[f"{name}_total", "w:1"] == 0
+    for _ in range(2):
+        getattr(metrics.link, event)("w:1")
+    assert metrics[f"{name}_total", "w:1"] == 2
+
+
 def test_met_02_a_forgotten_worker_leaves_no_series() -> None:
     metrics = Metrics()
     before = set(metrics.samples())
