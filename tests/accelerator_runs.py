@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from fakes.accelerator_forms import accelerator_forms
 from fakes.graphs import FakeCapture
+from fakes.recording_model import RecordingModel
 from fakes.steps import admission, generate, ids
 from torch import Tensor
 
@@ -60,26 +61,6 @@ class Accelerator:
             return load_model(directory, Placement(getattr(torch, dtype), self.device.torch_device, PAGE, PAGE * PAGES_PER_LANE))
 
 
-class _Recorder:
-    """A runner's model that keeps what the sampler sees."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.row_tile = model.row_tile
-        self.drawn_from: dict[int, list[Tensor]] = {}
-
-    def forward(self, batch: Any, cache: Any) -> Tensor:
-        return self._model.forward(batch, cache)
-
-    def logits(self, rows: Tensor) -> Tensor:
-        self._last = self._model.logits(rows)
-        return self._last
-
-    def observe(self, output: StepOutput) -> None:
-        for row, lane in enumerate(output.lanes.tolist()):
-            self.drawn_from.setdefault(lane, []).append(self._last[row].cpu())
-
-
 @dataclass
 class Run:
     """A runner of a model over one cache, for one request set after the other."""
@@ -95,7 +76,7 @@ class Run:
     def __post_init__(self) -> None:
         limits = RunnerLimits(self.model.description.vocab_size, PAGE * PAGES_PER_LANE, self.num_lanes, 8192)
         self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE] * len(self.model.cache_groups))
-        self._recorder = _Recorder(self.model)
+        self._recorder = RecordingModel(self.model)
         graphs = DecodeGraphs(self._recorder.forward, self.cache, self.shapes, self._counting(self.new_capture())) if self.shapes else None
         self.runner = ModelRunner(self._recorder, self.cache, limits, graphs)
         with self.forms(), torch.inference_mode():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from fakes.recording_model import RecordingModel
 from fakes.steps import admission, generate, ids
 
 from worker.limits import RunnerLimits
@@ -15,26 +16,6 @@ _PAGE, _PAGES_PER_LANE, _NUM_LANES, _NUM_GENERATED = 16, 6, 32, 12
 _LANES = (0, 1, 13, 31)  # those that are looked at; the odd ones are seeded
 
 
-class _Recorder:
-    """A runner's model that keeps what the sampler sees."""
-
-    def __init__(self, model):
-        self._model = model
-        self.row_tile = model.row_tile
-        self.drawn_from = {}
-
-    def forward(self, batch, cache):
-        return self._model.forward(batch, cache)
-
-    def logits(self, rows):
-        self._last = self._model.logits(rows)
-        return self._last
-
-    def observe(self, output):
-        for row, lane in enumerate(output.lanes.tolist()):
-            self.drawn_from.setdefault(lane, []).append(self._last[row].clone())
-
-
 @pytest.fixture(
     scope="module", params=[("qwen3", "float32"), ("qwen3", "bfloat16"), ("llama", "bfloat16"), ("qwen3_moe", "bfloat16")], ids="-".join
 )
@@ -44,7 +25,7 @@ def model(request, tiny_checkpoint):
 
 
 def _runner(model):
-    recorder = _Recorder(model)
+    recorder = RecordingModel(model)
     bounds = RunnerLimits(model.description.vocab_size, _PAGE * _PAGES_PER_LANE, _NUM_LANES, 4096)
     return ModelRunner(recorder, model.allocate_cache([_NUM_LANES * _PAGES_PER_LANE]), bounds), recorder
 

@@ -40,6 +40,12 @@ def test_padding_rows_write_to_scratch(row_tile, num_rows):
     assert batch.query_starts.tolist() == [0, 5]
 
 
+def test_many_rows_are_padded_to_the_ladder():
+    batch = _batch([admission(0, range(33), page_tables=[ids(*range(9))])], {0: 33}, row_tile=2)
+    assert [len(column) for column in (batch.token_ids, batch.positions, batch.slots[0])] == [36] * 3
+    assert batch.query_starts.tolist() == [0, 33] and batch.slots[0][33:].tolist() == [1000] * 3
+
+
 def test_chunk_that_does_not_reach_the_last_token_wants_no_logits():
     batch = _batch([admission(0, range(5), page_tables=[ids(0, 1)])], {0: 4})
     assert batch.logit_rows.tolist() == []

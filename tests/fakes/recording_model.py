@@ -1,0 +1,31 @@
+"""A model that keeps what its tokens are drawn from."""
+
+from torch import Tensor
+
+from worker.cache.kv_cache import KVCache
+from worker.lanes.batch import Batch
+from worker.runner import ForwardModel
+from worker.step import StepOutput
+
+
+class RecordingModel:
+    """Another model, with the logits that the sampler saw, by lane; `observe` has to see every output of the runner."""
+
+    def __init__(self, model: ForwardModel) -> None:
+        self._model = model
+        self.row_tile = model.row_tile
+        self.drawn_from: dict[int, list[Tensor]] = {}
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """As the model does."""
+        return self._model.forward(batch, cache)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """As the model does."""
+        self._last = self._model.logits(rows)
+        return self._last
+
+    def observe(self, output: StepOutput) -> None:
+        """Keep a row of the last logits for each lane that drew."""
+        for row, lane in enumerate(output.lanes.tolist()):
+            self.drawn_from.setdefault(lane, []).append(self._last[row].cpu())
