@@ -62,8 +62,9 @@ class Admission:
             effective = effective_parameters(spec, self._model.default_sampling)
             check_parameters(effective, self._model.vocab_size)
             prompt = await self._prompt(spec)
-        _check_ends(spec, effective.stopping)
-        _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get())
+        path = "resume.effective.stopping" if spec.HasField("resume") else "stopping"
+        _check_ends(spec, effective.stopping, path)
+        _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get(), path)
         started = inference_pb2.Started(
             request_id=spec.request_id or uuid.uuid4().hex,
             model=self._model.name,
@@ -184,13 +185,12 @@ def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
         check_constraint(spec.constraint)
 
 
-def _check_ends(spec: inference_pb2.GenerationSpec, stopping: inference_pb2.StoppingParams) -> None:
+def _check_ends(spec: inference_pb2.GenerationSpec, stopping: inference_pb2.StoppingParams, path: str) -> None:
     if spec.HasField("constraint") and stopping.ignore_eos:
-        path = "resume.effective." if spec.HasField("resume") else ""
-        raise InvalidArgument(f"{path}stopping.ignore_eos is set beside constraint, whose output ends with an end token")
+        raise InvalidArgument(f"{path}.ignore_eos is set beside constraint, whose output ends with an end token")
 
 
-def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int, path: str) -> None:
     """Check lengths, and fill max_tokens in when it is absent."""
     room = max_model_len - num_prompt_tokens
     wanted = stopping.max_tokens if stopping.HasField("max_tokens") else 1
@@ -198,8 +198,8 @@ def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: i
     if room < min(wanted, 1):
         raise InvalidArgument(f"{lengths}: no room for output")
     if wanted > room:
-        raise InvalidArgument(f"stopping.max_tokens = {wanted}, must be at most {room}: {lengths}")
+        raise InvalidArgument(f"{path}.max_tokens = {wanted}, must be at most {room}: {lengths}")
     if not stopping.HasField("max_tokens"):
         stopping.max_tokens = room
     if stopping.min_tokens > stopping.max_tokens:
-        raise InvalidArgument(f"stopping.min_tokens = {stopping.min_tokens}, must be at most max_tokens = {stopping.max_tokens}")
+        raise InvalidArgument(f"{path}.min_tokens = {stopping.min_tokens}, must be at most max_tokens = {stopping.max_tokens}")

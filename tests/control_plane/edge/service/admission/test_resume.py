@@ -76,6 +76,12 @@ async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
     assert str(await refusal(resumed(started))).startswith("resume.effective.n = 1000000, must be from 1 to 64")
 
 
+@pytest.mark.parametrize(("field", "value", "limit"), [("max_tokens", 62, "61"), ("min_tokens", 6, "max_tokens = 5")])
+async def test_lengths_of_a_resume_are_called_by_their_place_in_it(started: pb.Started, field: str, value: int, limit: str) -> None:
+    setattr(started.effective.stopping, field, value)
+    assert str(await refusal(resumed(started))).startswith(f"resume.effective.stopping.{field} = {value}, must be at most {limit}")
+
+
 async def test_a_resume_leaves_out_what_has_finished(started: pb.Started) -> None:
     started.effective.n = 4
     choices = [pb.ResumedChoice(index=2, token_ids=[7], numerics_id="num"), pb.ResumedChoice(index=0, token_ids=[1, 2], finished=True)]
