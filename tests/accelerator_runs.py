@@ -21,7 +21,7 @@ from worker.graphs.shapes import GraphShape
 from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ModelRunner
-from worker.step import LaneAdmission, LaneSampling, StepOutput
+from worker.step import LaneAdmission, LaneSampling
 
 #: cuda, npu, or cpu for one that plays CUDA.
 KIND = os.environ.get("TEST_DEVICE", "cpu")
