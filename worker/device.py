@@ -12,7 +12,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from pypto_serving.process.start_up import StartUpError, first_line
+from pypto_serving.process.start_up import StartUpError
+from worker.first_line import first_line
 from worker.host_memory import free_host_bytes
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels import ops
-from pypto_serving.process.start_up import StartUpError, first_line
+from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.cache.kv_cache import KVCache
 from worker.cache.kv_pool import PoolDemand, size_pool
@@ -16,6 +16,7 @@ from worker.checkpoint.error import ModelRefused
 from worker.compile_log import compile_log
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
+from worker.first_line import first_line
 from worker.graphs.decode_graphs import DecodeGraphs
 from worker.graphs.shapes import graph_shapes
 from worker.limits import RunnerLimits

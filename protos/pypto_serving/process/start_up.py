@@ -10,8 +10,3 @@ class StartUpError(Exception):
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-def first_line(error: BaseException) -> str:
-    """What somebody else's error says in its first line, or what it is where it says nothing."""
-    return str(error).partition("\n")[0] or type(error).__name__
