@@ -91,14 +91,14 @@ async def test_ops_03_sigterm_under_load(model: Path, worker: FakeWorker) -> Non
 
 
 async def test_a_second_signal_ends_the_process_at_once(model: Path, worker: FakeWorker) -> None:
-    worker.options = replace(worker.options, step_seconds=30.0)
+    worker.options = replace(worker.options, step_seconds=0.02)
     process, address = await start(model, worker, "--drain-seconds", "600")
     async with grpc.aio.insecure_channel(address) as channel:
         spec = pb.GenerationSpec(token_ids=pb.TokenIds(ids=[96]))
         stream = inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(pb.GenerateStreamRequest(spec=spec))
-        await stream.read()
-        while not worker.steps:
-            await asyncio.sleep(0.01)
+        while not (await stream.read()).HasField("delta"):
+            pass
+        worker.options = replace(worker.options, step_seconds=30.0)
         process.send_signal(signal.SIGTERM)
         while json.loads(await process.stderr.readline())["message"] != "draining":
             pass
@@ -106,4 +106,5 @@ async def test_a_second_signal_ends_the_process_at_once(model: Path, worker: Fak
         async with asyncio.timeout(20):
             assert await process.wait() == 0
             with pytest.raises(grpc.aio.AioRpcError):
-                await stream.read()
+                while await stream.read() is not grpc.aio.EOF:
+                    pass
