@@ -98,7 +98,7 @@ async def test_a_second_signal_ends_the_process_at_once(model: Path, worker: Fak
         stream = inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(pb.GenerateStreamRequest(spec=spec))
         while not (await stream.read()).HasField("delta"):
             pass
-        worker.options = replace(worker.options, step_seconds=30.0)
+        worker.options = replace(worker.options, step_seconds=1.0)  # not so long that the worker hangs, which would end the drain
         process.send_signal(signal.SIGTERM)
         while json.loads(await process.stderr.readline())["message"] != "draining":
             pass
