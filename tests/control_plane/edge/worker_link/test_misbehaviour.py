@@ -178,10 +178,12 @@ async def test_log_probabilities_that_are_missing_are_made_again(step: int) -> N
 
 async def test_without_a_worker_requests_end_after_the_grace() -> None:
     async with _workers({4: Fault.CRASH}) as (worker,), LinkedEngine(worker.address, grace_seconds=0.2) as engine:
+        await until(lambda: engine.num_workers == 1)
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))
         assert {failed.failure for failed in engine.sink.failed.values()} == {Failure.UNAVAILABLE}
         await worker.start()
+        await until(lambda: engine.num_workers == 1)
         engine.submit("later", [5], max_tokens=4)
         assert await engine.tokens("later") == solo([5], 4)
         await engine.assert_comes_to_rest()
