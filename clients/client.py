@@ -1,7 +1,8 @@
 """The client for threads."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
@@ -85,9 +86,10 @@ class Client:
     def _events(self, generation: Generation, timeout: float | None) -> Generator[Event, None, None]:
         attempts = Attempts(self._targets, self._patience, timeout)
         while not generation.is_complete:
-            call = self._stub(attempts.target).GenerateStream(
-                generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
-            )
+            with self._close_told():
+                call = self._stub(attempts.target).GenerateStream(
+                    generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+                )
             failure = generation.cut_off()
             try:
                 for response in call:
@@ -144,7 +146,8 @@ class Client:
         attempts = Attempts(self._targets, self._patience)
         while True:
             try:
-                response = call(attempts.target, attempts.remaining_seconds())
+                with self._close_told():
+                    response = call(attempts.target, attempts.remaining_seconds())
             except grpc.RpcError as error:
                 time.sleep(attempts.delay_after(self._error(error)))
             else:
@@ -158,6 +161,16 @@ class Client:
         if self._is_closed:
             raise client_closed()
         return self._channels[target]
+
+    @contextmanager
+    def _close_told(self) -> Iterator[None]:
+        """For the beginning of a call: when another thread closes the client meanwhile gRPC raises ValueError."""
+        try:
+            yield
+        except ValueError:
+            if self._is_closed:
+                raise client_closed() from None
+            raise
 
     def _error(self, error: grpc.RpcError, request_id: str = "") -> ServingError:
         return client_closed(request_id) if self._is_closed else from_status(cast(RpcStatus, error), request_id)

@@ -24,6 +24,12 @@ class Patience:
     connect_seconds: float = 5.0
     resume_seconds: float = 60.0
 
+    def __post_init__(self) -> None:
+        for name in ("connect_seconds", "resume_seconds"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and value >= 0):  # false for NaN
+                raise invalid(f"{name}: {value!r} is not a number of seconds from 0")
+
 
 class Targets:
     """Addresses of interchangeable servers; new requests begin at the one that answered last."""

@@ -70,6 +70,9 @@ _OUTPUT = ("skip_special_tokens", "logprobs", "top_logprobs", "prompt_logprobs",
 _CONSTRAINT = ("json_schema", "regex", "grammar")
 _OTHERS = ("n", "priority", "cache_salt", "request_id", "model")
 
+# Beyond it gRPC takes a deadline for one that has passed.
+_MAX_TIMEOUT_SECONDS = 1e9
+
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -91,6 +94,7 @@ def taking_request(make: Callable[P, Request]) -> Callable[[Callable[[S, Request
 
 def generation_spec(request: Request) -> pb.GenerationSpec:
     """The request on the wire; raises ServingError (INVALID_ARGUMENT) naming the field that does not fit there."""
+    _check_timeout(request.timeout)
     spec = pb.GenerationSpec()
     _set_prompt(spec, request)
     _copy(request, spec, _OTHERS)
@@ -105,6 +109,11 @@ def generation_spec(request: Request) -> pb.GenerationSpec:
     _guard("stop_token_ids", request.stop_token_ids, spec.stopping.stop_token_ids.extend)
     _set_constraint(spec, request)
     return spec
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= _MAX_TIMEOUT_SECONDS):  # false for NaN
+        raise invalid(f"timeout: {timeout!r} is not a number of seconds above 0 and up to {_MAX_TIMEOUT_SECONDS:g}")
 
 
 def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:

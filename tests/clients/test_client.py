@@ -63,6 +63,21 @@ async def test_closing_the_client_ends_its_streams_and_everything_after(server):
             await asyncio.to_thread(call)
 
 
+class _ClosedMeanwhile(Client):
+    """Another thread closes it just before it begins a call."""
+
+    def _stub(self, target):
+        stub = super()._stub(target)
+        self.close()
+        return stub
+
+
+@pytest.mark.parametrize("call", [lambda client: client.models(), lambda client: client.generate("hi")])
+def test_closing_the_client_as_a_call_begins_is_told_alike(dead_target, call):
+    with _ClosedMeanwhile(dead_target) as client, pytest.raises(ServingError, match="CANCELLED: the client was closed"):
+        call(client)
+
+
 async def test_timeout_ends_the_request(server):
     server.service.gate.clear()
     with pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):

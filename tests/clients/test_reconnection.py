@@ -106,6 +106,13 @@ def test_an_id_that_stays_taken_is_told_as_it_is():
     assert caught.value is taken
 
 
+@pytest.mark.parametrize("name", ["connect_seconds", "resume_seconds"])
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "5"])
+def test_patience_that_is_no_time_is_refused(name, seconds):
+    with pytest.raises(ServingError, match=f"{name}: {seconds!r}"):
+        Patience(**{name: seconds})
+
+
 def test_no_target_is_refused():
     with pytest.raises(ServingError, match="targets"):
         Targets([])

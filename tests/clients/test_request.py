@@ -1,3 +1,5 @@
+from math import inf, nan
+
 import grpc
 import pytest
 
@@ -55,6 +57,7 @@ def test_conversation_with_tools_reaches_the_wire():
         ({"messages": [], "template_arguments": {"depth": 2**63}}, "template_arguments\\['depth'\\]"),
         ({"messages": [], "template_arguments": {"depth": [1]}}, "template_arguments\\['depth'\\]"),
         ({"messages": [], "template_arguments": {3: True}}, "template_arguments\\[3\\]"),
+        *(({"prompt": "a", "timeout": timeout}, f"timeout: {timeout!r}") for timeout in (0, -1.0, inf, nan, 2e9, "3")),
         ({"prompt": "a", "regex": "a", "grammar": "b"}, "regex and grammar"),
         ({"prompt": "a", "tools": [Tool("add")]}, "tools: only a chat template"),
         ({"token_ids": [1], "template_arguments": {"x": 1}}, "template_arguments: only a chat template"),
