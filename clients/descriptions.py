@@ -32,14 +32,22 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running control plane; `instance_id` changes at every start."""
+    """A running control plane; `instance_id` changes at every start, `draining`: it lets what runs finish and takes no new requests."""
 
     version: str
     instance_id: str
     num_workers: int
     max_queued_requests: int
     uptime_seconds: float
+    draining: bool
 
     @classmethod
     def from_wire(cls, server: pb.GetServerResponse) -> "Server":
-        return cls(server.version, server.instance_id, server.num_workers, server.max_queued_requests, server.uptime_seconds)
+        return cls(
+            server.version,
+            server.instance_id,
+            server.num_workers,
+            server.max_queued_requests,
+            server.uptime_seconds,
+            server.draining,
+        )

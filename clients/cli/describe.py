@@ -35,7 +35,16 @@ def _show(description: "DataclassInstance", as_json: bool) -> None:
         print(to_json(description))
         return
     for name, value in asdict(description).items():
-        print(f"{name:20} {' '.join(map(str, value)) if isinstance(value, tuple) else value}")
+        print(f"{name:20} {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    match value:
+        case tuple():
+            return " ".join(map(str, value))
+        case float():
+            return f"{value:.1f}"
+    return str(value)
 
 
 MODELS = Command("models", "describe the served models", _add_arguments, _models)

@@ -29,10 +29,25 @@ def _run(arguments: argparse.Namespace) -> int:
         while not is_serving and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             is_serving = _is_serving(client, deadline)
-    print("SERVING" if is_serving else "NOT_SERVING")
-    if not is_serving:
-        print("the server has no worker that answers: start one with `make serve-worker`", file=sys.stderr)
+        print("SERVING" if is_serving else "NOT_SERVING")
+        if not is_serving:
+            print(_reason(client), file=sys.stderr)
     return ExitCode.OK if is_serving else ExitCode.FAILED
+
+
+def _reason(client: "Client") -> str:
+    """Why the server does not serve, as far as it tells: it may ask for a key, or end just now."""
+    from clients.errors import ServingError
+
+    try:
+        server = client.server()
+    except ServingError as error:
+        return f"the server does not say why: {error}"
+    if server.draining:
+        return "the server is about to stop: it lets what runs finish and takes no new requests"
+    if not server.num_workers:
+        return "the server has no worker: start one with `make serve-worker`"
+    return f"none of the server's workers ({server.num_workers}) answers"
 
 
 def _is_serving(client: "Client", deadline: float) -> bool:

@@ -26,6 +26,7 @@ COMMANDS = (GENERATE, CHAT, TOKENIZE, DETOKENIZE, MODELS, SERVER, HEALTH, ABORT,
 
 _DEFAULT_TARGET = "127.0.0.1:50051"
 _KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"
+_TLS_FLAGS = "--tls, --tls-ca, --tls-cert, --tls-key"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -112,7 +113,7 @@ def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
     where = ", ".join(addresses)
     trouble = trouble_of(error.message)
     if trouble:
-        return f"{where} can not be talked to: {trouble}"
+        return f"{where} can not be talked to: {trouble} (flags: {_TLS_FLAGS})"
     if "failed to connect" in error.message:
         return f"no answer from {where}: start it with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

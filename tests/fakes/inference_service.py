@@ -29,6 +29,10 @@ class Fault:
     retry_after_ms: int | None = None
 
 
+def _running_server() -> pb.GetServerResponse:
+    return pb.GetServerResponse(version="0.1.0", instance_id="i1", num_workers=1, max_queued_requests=16, uptime_seconds=3.0)
+
+
 @dataclass
 class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """`faults` are used up one per GenerateStream call; None lets a call pass.
@@ -45,6 +49,7 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
     seen: list[pb.GenerationSpec] = field(default_factory=list)
     num_generated: int = 0
     aborted: list[str] = field(default_factory=list)
+    described: pb.GetServerResponse | None = field(default_factory=_running_server)  # None: for others only
 
     def __post_init__(self) -> None:
         self.gate = asyncio.Event()
@@ -138,7 +143,9 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return pb.ListModelsResponse(models=[model])
 
     async def GetServer(self, request, context):
-        return pb.GetServerResponse(version="0.1.0", instance_id="i1", num_workers=1, max_queued_requests=16, uptime_seconds=3.0)
+        if self.described is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no key")
+        return self.described
 
     async def Abort(self, request, context):
         self.aborted.append(request.request_id)

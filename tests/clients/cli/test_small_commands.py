@@ -3,6 +3,8 @@ import json
 
 import pytest
 
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
 
 @pytest.mark.parametrize(
     ("arguments", "out"),
@@ -40,13 +42,30 @@ async def test_models_and_server_are_described(command_line, server):
     assert "name                 fake\n" in models.out and "has_chat_template    True\n" in models.out
     described = await command_line("server", "--json", target=server.target)
     assert json.loads(described.out)["num_workers"] == 1
+    server.service.described.uptime_seconds = 1 / 3
+    assert "uptime_seconds       0.3\n" in (await command_line("server", target=server.target)).out
 
 
-async def test_health_tells_a_server_that_does_not_serve(command_line, server):
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"num_workers": 0}, "no worker: start one with `make serve-worker`"),
+        ({"num_workers": 2}, "none of the server's workers (2) answers"),
+        ({"num_workers": 1, "draining": True}, "about to stop"),
+    ],
+)
+async def test_health_tells_why_a_server_does_not_serve(command_line, server, fields, reason):
     await server.set_serving(False)
+    server.service.described = pb.GetServerResponse(**fields)
     ended = await command_line("health", "--wait", "0.3", target=server.target)
-    assert (ended.status, ended.out) == (1, "NOT_SERVING\n")
-    assert "make serve-worker" in ended.err
+    assert (ended.status, ended.out) == (1, "NOT_SERVING\n") and reason in ended.err
+
+
+async def test_health_needs_no_reason(command_line, server):
+    await server.set_serving(False)
+    server.service.described = None
+    ended = await command_line("health", "--connect-seconds", "0", target=server.target)
+    assert (ended.status, ended.out) == (1, "NOT_SERVING\n") and "does not say why" in ended.err
 
 
 async def test_health_waits_for_a_server_to_come(command_line, server):
