@@ -1,6 +1,7 @@
 """What a client was given in the end."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from clients.results import Delta, Finished, PromptLogprobs, TokenLogprob
 
 @dataclass
 class Answer:
-    """The answer to one request, put together from its events; equal answers agree in every token, character and bit."""
+    """The answer to one request, put together from its events."""
 
     token_ids: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # by choice
     text: dict[int, str] = field(default_factory=lambda: defaultdict(str))
@@ -50,19 +51,21 @@ class Answer:
         self.text[delta.choice] += delta.text
         self.logprobs[delta.choice] += delta.logprobs
 
-    def difference(self, other: "Answer") -> str:
-        """Where this answer departs from another; empty when they are equal."""
-        if self.broken_rules or other.broken_rules:
-            return f"{'; '.join(self.broken_rules) or 'well'}, undisturbed {'; '.join(other.broken_rules) or 'well'}"
-        for name in ("token_ids", "text", "logprobs"):
-            for choice, expected in getattr(other, name).items():
-                found = getattr(self, name)[choice]
-                if found != expected:
-                    return f"choice {choice}: {_first_difference(name, found, expected)}"
-        return "" if self == other else f"prompt logprobs or endings: {self.endings}, undisturbed {other.endings}"
+    def differences(self, undisturbed: "Answer") -> list[str]:
+        """All in which this answer departs from an undisturbed one, and the rules that either broke."""
+        found = [f"rule broken: {rule}" for rule in self.broken_rules]
+        found += [f"rule broken, undisturbed: {rule}" for rule in undisturbed.broken_rules]
+        for name in ("token_ids", "text", "logprobs", "endings"):
+            ours, theirs = getattr(self, name), getattr(undisturbed, name)
+            for choice in sorted(ours.keys() | theirs.keys()):
+                found += _difference(f"choice {choice}: {name}", ours.get(choice, ()), theirs.get(choice, ()))
+        return found + _difference("prompt_logprobs", self.prompt_logprobs, undisturbed.prompt_logprobs)
 
 
-def _first_difference(name: str, found: Any, expected: Any) -> str:
-    index = next((i for i, (one, two) in enumerate(zip(found, expected, strict=False)) if one != two), min(len(found), len(expected)))
-    where = slice(max(0, index - 2), index + 3)
-    return f"{name} differ from {index} on, {len(found)} against {len(expected)}: {found[where]!r}, undisturbed {expected[where]!r}"
+def _difference(what: str, ours: Sequence[object], theirs: Sequence[object]) -> list[str]:
+    """One entry with everything from the first difference on, if there is one."""
+    if ours == theirs or not (ours or theirs):
+        return []
+    index = next((i for i, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), min(len(ours), len(theirs)))
+    lengths = f"{what} differ from {index} on, length {len(ours)}, undisturbed {len(theirs)}"
+    return [f"{lengths}:\n    {ours[index:]!r}\n  undisturbed:\n    {theirs[index:]!r}"]

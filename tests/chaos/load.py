@@ -29,13 +29,13 @@ EXPECTED = {
 
 
 class Load:
-    """NUM_USERS users, each with one request after the other until `cease`."""
+    """NUM_USERS users, each with one request after the other until `cease`; what a request is like, and its user, depends on its number."""
 
     def __init__(self, client: AsyncClient, seed: int) -> None:
         self.num_requests = 0
         self.outcomes: Counter[tuple[str, str]] = Counter()  # by what the user did and how the request ended
         self._client = client
-        self._chance = random.Random(seed)
+        self._seed = seed
         self._is_over = False
 
     async def run(self) -> None:
@@ -50,25 +50,21 @@ class Load:
 
     async def _use(self) -> None:
         while not self._is_over:
-            behaviour = self._chance.choice(list(EXPECTED))
             self.num_requests += 1
+            chance = random.Random(f"{self._seed} {self.num_requests}")
+            behaviour = chance.choice(list(EXPECTED))
             try:
-                outcome = await getattr(self, f"_{behaviour}")(self._request())
+                outcome = await getattr(self, f"_{behaviour}")(_request(chance), chance)
             except ServingError as error:
                 outcome = error.code.name
             self.outcomes[behaviour, outcome] += 1
 
-    def _request(self) -> dict[str, Any]:
-        number = self._chance.randrange(2**32)
-        prompt = f"Tale {number % 50} of those " * self._chance.randint(1, 40)
-        return {"prompt": prompt, "seed": number, "max_tokens": self._chance.randint(1, 300), **self._chance.choice(_PARAMETERS)}
-
-    async def _read(self, request: dict[str, Any]) -> str:
+    async def _read(self, request: dict[str, Any], _: random.Random) -> str:
         await self._client.generate(**request)
         return "finished"
 
-    async def _leave(self, request: dict[str, Any]) -> str:
-        num_deltas = self._chance.randint(0, 30)
+    async def _leave(self, request: dict[str, Any], chance: random.Random) -> str:
+        num_deltas = chance.randint(0, 30)
         async with contextlib.aclosing(self._client.stream(**request)) as events:
             async for event in events:
                 num_deltas -= isinstance(event, Delta)
@@ -76,24 +72,30 @@ class Load:
                     return "left"
         return "finished"
 
-    async def _abort(self, request: dict[str, Any]) -> str:
-        name = f"user-{request['seed']}-{self.num_requests}"
+    async def _abort(self, request: dict[str, Any], chance: random.Random) -> str:
+        name = f"user-{request['seed']}"
         answer = asyncio.create_task(self._client.generate(**request, request_id=name))
-        await asyncio.sleep(self._chance.uniform(0, 1))
+        await asyncio.sleep(chance.uniform(0, 1))
         await self._client.abort(name)
         await answer
         return "finished"
 
-    async def _hurry(self, request: dict[str, Any]) -> str:
-        await self._client.generate(**request, timeout=self._chance.uniform(0.01, 1))
+    async def _hurry(self, request: dict[str, Any], chance: random.Random) -> str:
+        await self._client.generate(**request, timeout=chance.uniform(0.01, 1))
         return "finished"
 
-    async def _dawdle(self, request: dict[str, Any]) -> str:
+    async def _dawdle(self, request: dict[str, Any], chance: random.Random) -> str:
         async for event in self._client.stream(**request):
-            if isinstance(event, Delta) and self._chance.random() < 0.05:
-                await asyncio.sleep(self._chance.uniform(0, 1))
+            if isinstance(event, Delta) and chance.random() < 0.05:
+                await asyncio.sleep(chance.uniform(0, 1))
         return "finished"
 
-    async def _err(self, request: dict[str, Any]) -> str:
+    async def _err(self, request: dict[str, Any], _: random.Random) -> str:
         await self._client.generate(**request | {"top_p": 1.5})
         return "finished"
+
+
+def _request(chance: random.Random) -> dict[str, Any]:
+    seed = chance.randrange(2**32)
+    prompt = f"Tale {seed % 50} of those " * chance.randint(1, 40)
+    return {"prompt": prompt, "seed": seed, "max_tokens": chance.randint(1, 300), **chance.choice(_PARAMETERS)}

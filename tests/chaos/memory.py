@@ -13,8 +13,7 @@ from chaos.supervised_process import SupervisedProcess
 
 _SAMPLE_SECONDS = 0.5
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-MEASURED = ("resident_bytes", "num_descriptors", "num_threads")
+_MEASURED = ("resident_bytes", "num_descriptors", "num_threads")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class MemoryLog:
                         statistics.median(getattr(each, what) for each in middle),
                         statistics.median(getattr(each, what) for each in last),
                     )
-                    for what in ("resident_bytes", "num_descriptors", "num_threads")
+                    for what in _MEASURED
                 }
         return found
 

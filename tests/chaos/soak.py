@@ -62,7 +62,7 @@ def _faults() -> list[Fault]:
 def _check_outcomes(load: Load) -> None:
     assert sum(load.outcomes.values()) == load.num_requests > NUM_USERS
     strange = {key: count for key, count in load.outcomes.items() if key[1] not in EXPECTED[key[0]]}
-    assert not strange, strange
+    assert not strange, str(strange)
 
 
 def _check_growth(memory: MemoryLog) -> None:
