@@ -9,13 +9,13 @@ from typing import Self, TypeVar, cast
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from clients.channel import DEFAULT_TARGET, open_channel
+from clients.connection.channel import DEFAULT_TARGET, open_channel
+from clients.connection.credentials import Credentials
+from clients.connection.reconnection import Attempts, Patience, Targets
 from clients.conversation import MessageLike
-from clients.credentials import Credentials
 from clients.descriptions import Model, Server
 from clients.errors import RpcStatus, ServingError, client_closed, from_status
 from clients.generation import Generation
-from clients.reconnection import Attempts, Patience, Targets
 from clients.request import Request, taking_request
 from clients.results import Completion, Event
 from clients.tokens import Tokens, detokenize_request, tokenize_request

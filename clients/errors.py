@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from clients.connection_trouble import trouble_of
+from clients.connection.trouble import trouble_of
 
 #: Comes with the status of a request that was ended on purpose: aborted, or taken over by a resume.
 _CANCELLED_BY = "cancelled-by"

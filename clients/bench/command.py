@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clients.cli.command import Command, UsageError
-from clients.cli.connection import credentials, targets
 from clients.cli.exit_code import ExitCode
+from clients.cli.flags.connection import credentials, targets
 from pypto_serving.process.argument_types import number, positive_seconds, seconds
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""The command line: one module per command. Nothing slow is imported before a command runs."""
+"""The command line. Nothing slow is imported before a command runs."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from clients.bench.command import COMMAND as BENCH
 from clients.cli import streams
-from clients.cli.abort import COMMAND as ABORT
-from clients.cli.chat import COMMAND as CHAT
 from clients.cli.command import UsageError
-from clients.cli.connection import add_connection_arguments, targets
-from clients.cli.describe import MODELS, SERVER
+from clients.cli.commands.abort import COMMAND as ABORT
+from clients.cli.commands.chat import COMMAND as CHAT
+from clients.cli.commands.describe import MODELS, SERVER
+from clients.cli.commands.generate import COMMAND as GENERATE
+from clients.cli.commands.health import COMMAND as HEALTH
+from clients.cli.commands.tokens import DETOKENIZE, TOKENIZE
 from clients.cli.exit_code import EXPLANATION, ExitCode
-from clients.cli.generate import COMMAND as GENERATE
-from clients.cli.health import COMMAND as HEALTH
-from clients.cli.tokens import DETOKENIZE, TOKENIZE
-from clients.connection_trouble import trouble_of
+from clients.cli.flags.connection import add_connection_arguments, targets
+from clients.connection.trouble import trouble_of
 
 if TYPE_CHECKING:
     from clients.errors import ServingError

@@ -14,7 +14,7 @@ import pytest
         ("worker", "worker.config"),
         ("worker", "torch"),
         ("clients", "clients.cli.main"),
-        ("clients", "clients.cli.generate"),
+        ("clients", "clients.cli.commands.generate"),
     ],
 )
 def test_an_interrupt_while_something_is_imported_is_quiet(package: str, module: str, tmp_path) -> None:

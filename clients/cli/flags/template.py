@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from clients.cli.text_file import read_file
+from clients.cli.flags.text_file import read_file
 
 if TYPE_CHECKING:
     from clients.conversation import TemplateValue, Tool

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from clients.cli.command import Command
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
+from clients.cli.flags.connection import open_client
 from pypto_serving.process.argument_types import seconds
 
 if TYPE_CHECKING:

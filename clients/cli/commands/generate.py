@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from clients.cli.answer import AnswerPrinter, show_logprobs
 from clients.cli.as_json import to_json
 from clients.cli.command import Command
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
-from clients.cli.parameters import add_parameter_arguments, request_fields
+from clients.cli.flags.connection import open_client
+from clients.cli.flags.parameters import add_parameter_arguments, request_fields
 from clients.cli.prompt import read_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from clients.cli.answer import AnswerPrinter
 from clients.cli.command import Command
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
-from clients.cli.parameters import add_parameter_arguments, request_fields
+from clients.cli.flags.connection import open_client
+from clients.cli.flags.parameters import add_parameter_arguments, request_fields
 
 if TYPE_CHECKING:
     from clients.client import Client

@@ -3,8 +3,8 @@
 import argparse
 
 from clients.cli.command import Command
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
+from clients.cli.flags.connection import open_client
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 
 from clients.cli.as_json import to_json
 from clients.cli.command import Command, UsageError
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
+from clients.cli.flags.connection import open_client
 from clients.cli.prompt import read_text
 
 

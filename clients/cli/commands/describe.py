@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from clients.cli.as_json import to_json
 from clients.cli.command import Command
-from clients.cli.connection import open_client
 from clients.cli.exit_code import ExitCode
+from clients.cli.flags.connection import open_client
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from clients.cli.text_file import text_or_file
+from clients.cli.flags.text_file import text_or_file
 
 _FLAGS = (
     ("--json-schema", "TEXT|@FILE", "generate JSON that fits this schema"),

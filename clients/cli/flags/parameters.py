@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from clients.cli.constraint import add_constraint_arguments, constraint_fields
-from clients.cli.template import add_template_arguments, template_fields
+from clients.cli.flags.constraint import add_constraint_arguments, constraint_fields
+from clients.cli.flags.template import add_template_arguments, template_fields
 from pypto_serving.process import argument_types as types
 
 _NUMBERS: tuple[tuple[str, Callable[[str], float], str], ...] = (

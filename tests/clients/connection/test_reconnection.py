@@ -1,8 +1,8 @@
 import grpc
 import pytest
 
+from clients.connection.reconnection import Attempts, Patience, Targets
 from clients.errors import ResumeExhausted, ServerUnreachable, ServingError
-from clients.reconnection import Attempts, Patience, Targets
 
 LOST = ServingError(grpc.StatusCode.UNAVAILABLE, "socket closed")
 

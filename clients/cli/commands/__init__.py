@@ -1,0 +1,1 @@
+"""The commands, one module each, or two that are alike in one."""

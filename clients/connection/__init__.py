@@ -1,0 +1,1 @@
+"""How servers are reached, and what happens when one is lost."""
