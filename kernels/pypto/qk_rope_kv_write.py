@@ -4,13 +4,13 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.tiles import head_rows_per_tile
+from kernels.pypto.tiles import qk_rope_tile
 
 
 @pypto.frontend.jit()
 def qk_rope_kv_write_kernel(
     qkv: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
-    weights: pypto.Tensor([...], pypto.DT_BF16),
+    weights: pypto.Tensor([...], pypto.DT_FP32),
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     slots: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_INT32),
     cos: pypto.Tensor([...], pypto.DT_FP32),
@@ -34,11 +34,11 @@ def qk_rope_kv_write_kernel(
         angle_cos = _angle(cos, at, tile, half, valid)
         angle_sin = _angle(sin, at, tile, half, valid)
         pypto.set_vec_tile_shapes(1, heads, half)
-        low, high = _halves(qkv, weights, 0, tile, heads, start, 0, valid, eps, normed)
+        low, high = _halves(qkv, weights, tile, heads, start, 0, valid, eps, normed)
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [start, 0, 0], query)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [start, 0, half], query)
         pypto.set_vec_tile_shapes(1, kv_heads, half)
-        low, high = _halves(qkv, weights, 1, tile, kv_heads, start, heads, valid, eps, normed)
+        low, high = _halves(qkv, weights, tile, kv_heads, start, heads, valid, eps, normed)
         key = pypto.tensor([tile, kv_heads, width], pypto.DT_BF16, "key")
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [0, 0, 0], key)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [0, 0, half], key)
@@ -58,7 +58,7 @@ def _angle(table, at, tile, half, valid):
     return pypto.reshape(rows, [tile, 1, half], valid_shape=[valid, 1, half])
 
 
-def _halves(qkv, weights, which, tile, heads, start, first, valid, eps, normed):
+def _halves(qkv, weights, tile, heads, start, first, valid, eps, normed):
     """Both halves of some heads of some rows, in fp32 but rounded, after their norm if there is one."""
     half = qkv.shape[2] // 2
     parts = [
@@ -69,12 +69,7 @@ def _halves(qkv, weights, which, tile, heads, start, first, valid, eps, normed):
         return parts
     squares = pypto.sum(parts[0] * parts[0], -1, True) + pypto.sum(parts[1] * parts[1], -1, True)
     root = pypto.sqrt(squares * (0.5 / half) + eps)
-    scales = [
-        pypto.expand_clone(
-            pypto.cast(pypto.reshape(pypto.view(weights, [1, half], [which, half * part]), [1, 1, half]), pypto.DT_FP32), [1, heads, half]
-        )
-        for part in range(2)
-    ]
+    scales = [pypto.view(weights, [1, heads, half], [0, first, half * part]) for part in range(2)]
     return [_rounded(_rounded(part / root) * scale) for part, scale in zip(parts, scales, strict=True)]
 
 
@@ -108,10 +103,9 @@ def qk_rope_kv_write(
     """
     kv_heads, width = k_cache.shape[2:]
     query = qkv.new_empty(qkv.shape[0], qkv.shape[1] - 2 * kv_heads, width)
-    normed = q_norm is not None and k_norm is not None
     qk_rope_kv_write_kernel(
         qkv,
-        torch.stack((q_norm, k_norm)) if q_norm is not None and k_norm is not None else qkv.new_zeros(2, width),
+        cos if q_norm is None or k_norm is None else _weights(q_norm, k_norm, query.shape[1], kv_heads),
         positions.to(torch.int32),
         slots.to(torch.int32).unsqueeze(1),
         cos,
@@ -120,7 +114,12 @@ def qk_rope_kv_write(
         v_cache.view(-1, kv_heads * width),
         query,
         eps,
-        normed,
-        head_rows_per_tile(query.shape[1] * width),
+        q_norm is not None and k_norm is not None,
+        qk_rope_tile(query.shape[0], kv_heads * width),
     )
     return query
+
+
+def _weights(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """One weight for each head, [1, heads + kv_heads, D] fp32: made in the kernel, they would tie all its rows into one task."""
+    return torch.cat((q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1))).float().unsqueeze(0)

@@ -122,6 +122,11 @@ def head_rows_per_tile(width: int) -> int:
     return max(1, min(16, 16384 // width))
 
 
+def qk_rope_tile(rows: int, kv_width: int) -> int:
+    """Rows that are rotated and written at a time, keys and values `kv_width` columns wide."""
+    return _power_of_two_above(rows, 8, max(8, _power_of_two_below(65536 // kv_width, 64)))
+
+
 def expert_tiles(width: int) -> tuple[int, int, int, int]:
     """Rows of an expert at a time; of these, rows stored at a time; columns of the input and columns of the output of its products."""
     return 16, head_rows_per_tile(width), min(256, width), min(128, width)

@@ -1,4 +1,4 @@
-"""The fused norm, rotation and cache write, bit for bit against its parts one by one."""
+"""The fused norm, rotation and cache write against its parts one by one: bit for bit, but where the norms' sums round otherwise."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from kernels.testing.operators import interpret
 
 pytestmark = [pytest.mark.kernels, pytest.mark.timeout(600)]
 
-POSITIONS, PAGES, PAGE_TOKENS = 100, 4, 16
+POSITIONS, PAGES, PAGE_TOKENS = 100, 10, 16
 
 
 def arguments(rows, heads=(4, 2), head_dim=32, normed=True):
@@ -39,19 +39,31 @@ def one_by_one(args):
     return query, k_cache, v_cache
 
 
+def assert_same(found, expected, normed):
+    """Equal; after a norm, one in a hundred may be a bf16 step of the norm (2^-7) off, which a rotation brings to two numbers."""
+    assert found.isfinite().all()
+    if not normed:
+        assert torch.equal(found, expected)
+    assert (found != expected).double().mean() <= 0.01
+    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=2**-6 * expected.abs().max().item())
+
+
 def check(args, depth=Depth.TENSOR_GRAPH):
     query, k_cache, v_cache = one_by_one(args)
     (found,), left = interpret("qk_rope_kv_write:qk_rope_kv_write", *args, depth=depth)
-    assert torch.equal(found, query)
-    # Whole caches: what was not written is as it was.
-    assert torch.equal(left[7], k_cache) and torch.equal(left[8], v_cache)
+    written = torch.zeros(PAGES * PAGE_TOKENS, dtype=torch.bool)
+    written[args[9]] = True
+    assert torch.equal(left[8], v_cache)
+    assert torch.equal(left[7].flatten(0, 1)[~written], k_cache.flatten(0, 1)[~written])
+    assert_same(found, query, args[1] is not None)
+    assert_same(left[7].flatten(0, 1)[written], k_cache.flatten(0, 1)[written], args[1] is not None)
 
 
 FAST_ROWS = [pytest.param(rows, marks=pytest.mark.kernels_fast) for rows in (1, 17)]
 
 
 @pytest.mark.parametrize("normed", [True, False])
-@pytest.mark.parametrize("rows", [*FAST_ROWS, 2, 15, 16, 50])
+@pytest.mark.parametrize("rows", [*FAST_ROWS, 2, 8, 9, 64, 65, 130])
 def test_queries_and_caches_are_those_of_norm_rotation_and_write(rows, normed):
     check(arguments(rows, normed=normed))
 
