@@ -16,6 +16,7 @@ from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.service.streams.delta_gatherer import DeltaGatherer
 from control_plane.edge.service.streams.event_writer import EventWriter
+from control_plane.edge.service.streams.request_stream import RequestStream
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.service.streams.responses import ResponseBuilder, whole_response
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -69,14 +70,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         gatherer = DeltaGatherer(self._responses, admitted.started.effective.output.stream_interval)
         async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
             await stream.accepted()
-            await context.send_initial_metadata(())  # by itself: a status can not follow it while it waits together with a message
+            # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
+            await context.send_initial_metadata(())
             writer = EventWriter(context, self._live.limits.slow_reader_seconds, lambda: self._live.give_up(stream))
-            with writer.watched():
-                await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
-                while outputs := await stream.take():
-                    for event in gatherer.events(outputs):
-                        await writer.write(event)
-                        stream.written(len(event.delta.token_ids))
+            async with stream.interruptible():
+                with writer.watched():
+                    await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
+                    await _write_output(stream, gatherer, writer)
 
     async def Tokenize(self, request: inference_pb2.TokenizeRequest, context: _Context) -> inference_pb2.TokenizeResponse:
         """Token ids of a text or a chat."""
@@ -141,3 +141,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             has_chat_template=self._model.chat_template is not None,
             default_sampling=self._model.default_sampling,
         )
+
+
+async def _write_output(stream: RequestStream, gatherer: DeltaGatherer, writer: EventWriter) -> None:
+    """Write output as it comes, until the request has ended."""
+    while outputs := await stream.take():
+        for event in gatherer.events(outputs):
+            await writer.write(event)
+            stream.written(len(event.delta.token_ids))

@@ -80,7 +80,9 @@ class RequestStream:
 
     @asynccontextmanager
     async def interruptible(self) -> AsyncIterator[None]:
-        """While the block runs, `interrupt` ends whatever it waits for."""
+        """While the block runs, `interrupt` ends whatever it waits for; one that came before ends it at once."""
+        if self._reason is not None:
+            raise self._reason
         try:
             async with asyncio.timeout(None) as self._interrupt:
                 yield
@@ -92,9 +94,11 @@ class RequestStream:
             self._interrupt = None
 
     def interrupt(self, reason: RequestError) -> None:
-        """Raise an error in the block of `interruptible`, once; nothing happens when there is none."""
-        if self._interrupt is not None and self._reason is None:
-            self._reason = reason
+        """Raise an error in the block of `interruptible`, once; after the block nothing happens."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._interrupt is not None:
             self._interrupt.reschedule(asyncio.get_running_loop().time())
 
     def _keep(self, output: Output) -> None:

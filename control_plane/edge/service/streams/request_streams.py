@@ -74,8 +74,7 @@ class RequestStreams:
         failure = Failure.CANCELLED
         try:
             self._engine.submit(request)
-            async with stream.interruptible():
-                yield stream
+            yield stream
         except BaseException as error:
             failure = _failure(error, deadline)
             raise

@@ -161,6 +161,19 @@ async def test_a_resume_takes_a_live_request_over(plane: FakeControlPlane) -> No
     assert (text_of(events), events[1].delta.first_index, events[-1].finished.usage.completion_tokens) == ("llo", 2, 6)
 
 
+async def test_every_resume_that_is_itself_taken_over_is_told(plane: FakeControlPlane) -> None:
+    plane.engine.gate.clear()
+    first = plane.stream(text="Hi", request_id="x")
+    started = (await first.read()).started
+    answers = {asyncio.ensure_future(plane.events(**resume(started, [*b"he"]))) for _ in range(60)}
+    assert (await status_of(first.read())).code() is grpc.StatusCode.CANCELLED
+    await until(lambda: sum(answer.done() for answer in answers) == 59)
+    plane.engine.gate.set()
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    (survivor,) = [result for result in results if not isinstance(result, grpc.aio.AioRpcError)]
+    assert text_of(survivor) == "llo"
+
+
 async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: FakeControlPlane) -> None:
     plane.engine.gate.clear()
     first = plane.stream(text="Hi", request_id="x")

@@ -163,6 +163,15 @@ async def test_the_engine_learns_why_a_call_has_ended(error: BaseException, seco
     assert engine.calls == [("end", "x", failure)]
 
 
+async def test_an_interrupt_waits_for_the_block_that_it_may_end() -> None:
+    stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
+    stream.interrupt(Cancelled("taken over"))
+    await asyncio.sleep(0)
+    with pytest.raises(Cancelled, match="taken over"):
+        async with stream.interruptible():
+            raise AssertionError("the block has begun")
+
+
 async def test_a_successor_is_not_let_go_by_the_stream_it_replaced() -> None:
     live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine(), StreamLimits(max_unwritten_tokens=2))
     async with live.open(request(), Deadline(None), waits_for_client=True) as old:
