@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -51,7 +52,7 @@ class AsyncClient:
         self._metadata = credentials.metadata()
         self._credentials = credentials.channel_credentials()
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,7 +62,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections; running streams are cancelled."""
-        self._is_closed = True
+        self._closed.set()
         for channel in self._channels.values():
             await channel.close(None)
 
@@ -101,11 +102,11 @@ class AsyncClient:
             except grpc.aio.AioRpcError as error:
                 failure = from_status(error, generation.request_id)
             except asyncio.CancelledError:
-                failure = _closed(generation.request_id)
+                failure = _closed_underneath(generation.request_id)
             finally:
                 call.cancel()
             if not generation.is_complete:
-                await asyncio.sleep(attempts.delay_after(failure, generation.num_tokens))
+                await self._pause(attempts.delay_after(failure, generation.num_tokens))
 
     async def tokenize(
         self,
@@ -137,7 +138,7 @@ class AsyncClient:
         return (await self._call(lambda stub: stub.Abort, pb.AbortRequest(request_id=request_id))).was_live
 
     async def is_serving(self) -> bool:
-        """Whether the server has a worker that answers."""
+        """Whether the server takes requests: it has a worker that answers, and does not drain."""
         check = health_pb2.HealthCheckRequest()
         response = await self._try(lambda target, timeout: health_pb2_grpc.HealthStub(self._channel(target)).Check(check, timeout=timeout))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
@@ -153,25 +154,29 @@ class AsyncClient:
             try:
                 response = await call(attempts.target, attempts.remaining_seconds())
             except grpc.aio.AioRpcError as error:
-                await asyncio.sleep(attempts.delay_after(from_status(error)))
+                await self._pause(attempts.delay_after(from_status(error)))
             except asyncio.CancelledError:
-                raise _closed() from None
+                raise _closed_underneath() from None
             else:
                 attempts.progressed()
                 return response
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), seconds)
 
     def _stub(self, target: str) -> "InferenceServiceAsyncStub":
         return InferenceServiceStub(self._channel(target))
 
     def _channel(self, target: str) -> grpc.aio.Channel:
-        if self._is_closed:
+        if self._closed.is_set():
             raise client_closed()
         if target not in self._channels:
             self._channels[target] = open_async_channel(target, self._credentials)
         return self._channels[target]
 
 
-def _closed(request_id: str = "") -> ServingError:
+def _closed_underneath(request_id: str = "") -> ServingError:
     """The error of a call whose channel was closed under it, which gRPC tells as if the task had been cancelled; that goes on as it is."""
     task = asyncio.current_task()
     if task is None or task.cancelling():

@@ -1,6 +1,6 @@
 """The client for threads."""
 
-import time
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -49,7 +49,7 @@ class Client:
         self._metadata = credentials.metadata()
         channel_credentials = credentials.channel_credentials()
         self._channels = {target: open_channel(target, channel_credentials) for target in self._targets.addresses}
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; running streams are cancelled."""
-        self._is_closed = True
+        self._closed.set()
         for channel in self._channels.values():
             channel.close()
 
@@ -102,7 +102,7 @@ class Client:
             finally:
                 call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
             if not generation.is_complete:
-                time.sleep(attempts.delay_after(failure, generation.num_tokens))
+                self._closed.wait(attempts.delay_after(failure, generation.num_tokens))
 
     def tokenize(
         self,
@@ -134,7 +134,7 @@ class Client:
         return self._call(lambda stub: stub.Abort, pb.AbortRequest(request_id=request_id)).was_live
 
     def is_serving(self) -> bool:
-        """Whether the server has a worker that answers."""
+        """Whether the server takes requests: it has a worker that answers, and does not drain."""
         check = health_pb2.HealthCheckRequest()
         response = self._try(lambda target, timeout: health_pb2_grpc.HealthStub(self._channel(target)).Check(check, timeout=timeout))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
@@ -149,7 +149,7 @@ class Client:
                 with self._close_told():
                     response = call(attempts.target, attempts.remaining_seconds())
             except grpc.RpcError as error:
-                time.sleep(attempts.delay_after(self._error(error)))
+                self._closed.wait(attempts.delay_after(self._error(error)))
             else:
                 attempts.progressed()
                 return response
@@ -158,7 +158,7 @@ class Client:
         return InferenceServiceStub(self._channel(target))
 
     def _channel(self, target: str) -> grpc.Channel:
-        if self._is_closed:
+        if self._closed.is_set():
             raise client_closed()
         return self._channels[target]
 
@@ -168,9 +168,9 @@ class Client:
         try:
             yield
         except ValueError:
-            if self._is_closed:
+            if self._closed.is_set():
                 raise client_closed() from None
             raise
 
     def _error(self, error: grpc.RpcError, request_id: str = "") -> ServingError:
-        return client_closed(request_id) if self._is_closed else from_status(cast(RpcStatus, error), request_id)
+        return client_closed(request_id) if self._closed.is_set() else from_status(cast(RpcStatus, error), request_id)

@@ -60,7 +60,7 @@ def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
     if code is grpc.StatusCode.CANCELLED and _CANCELLED_BY not in metadata:
         # gRPC's own word: a server that stops drops calls that have just arrived.
         code, details = grpc.StatusCode.UNAVAILABLE, f"the server dropped the call ({details})"
-    trouble = trouble_of(details)
+    trouble = trouble_of(details) if code is grpc.StatusCode.UNAVAILABLE else None
     message = f"the server can not be talked to: {trouble} ({details})" if trouble else details
     return ServingError(code, message, request_id, _retry_after_seconds(metadata))
 

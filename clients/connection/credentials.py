@@ -42,6 +42,6 @@ class Credentials:
         """Headers of every call."""
         if self.api_key is None:
             return ()
-        if not self.api_key or not set(self.api_key.encode()) <= HEADER_BYTES:
+        if not self.api_key or not set(self.api_key.encode(errors="surrogatepass")) <= HEADER_BYTES:
             raise invalid("credentials.api_key: is no text of visible ASCII characters")
         return (("authorization", f"Bearer {self.api_key}"),)

@@ -38,6 +38,9 @@ class Targets:
         self.addresses = (targets,) if isinstance(targets, str) else tuple(targets)
         if not self.addresses:
             raise invalid("targets: at least one address is needed")
+        for address in self.addresses:
+            if not (address and address.isprintable()):
+                raise invalid(f"targets: {address!r} is no address")
         self.preferred = 0
 
 

@@ -191,6 +191,24 @@ async def test_can_09_closing_the_client_ends_its_streams_and_everything_after(s
     await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
+async def test_can_09_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(server):
+    faults(server, Fault(after_tokens=1), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000))
+    async with AsyncClient(server.target) as client:
+        answer = asyncio.create_task(client.generate("hello"))
+        while len(server.service.seen) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+    with pytest.raises(ServingError, match="CANCELLED: the client was closed"):
+        await asyncio.wait_for(answer, 10)
+
+
+async def test_words_of_a_server_are_not_taken_for_those_of_a_connection(server):
+    faults(server, Fault(grpc.StatusCode.INVALID_ARGUMENT, 1, "stop: 'certificate has expired' is given twice"))
+    async with AsyncClient(server.target) as client:
+        with pytest.raises(ServingError, match="INVALID_ARGUMENT: stop: "):
+            await client.generate("hello")
+
+
 async def test_timeout_ends_the_request(server):
     server.service.gate.clear()
     async with AsyncClient(server.target) as client:

@@ -63,6 +63,17 @@ async def test_closing_the_client_ends_its_streams_and_everything_after(server):
             await asyncio.to_thread(call)
 
 
+async def test_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(server):
+    server.service.faults.extend([Fault(after_tokens=1), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000)])
+    with Client(server.target) as client:
+        answer = asyncio.create_task(asyncio.to_thread(client.generate, "hello"))
+        while len(server.service.seen) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+    with pytest.raises(ServingError, match="CANCELLED: the client was closed"):
+        await asyncio.wait_for(answer, 10)
+
+
 class _ClosedMeanwhile(Client):
     """Another thread closes it just before it begins a call."""
 

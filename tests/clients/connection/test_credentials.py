@@ -96,6 +96,7 @@ async def test_tls_with_a_server_that_speaks_plain_text_says_so(server: FakeServ
         (Credentials(tls_cert=Path("cert.pem")), r"credentials\.tls_cert and credentials\.tls_key are needed together"),
         (Credentials(api_key=""), r"credentials\.api_key: "),
         (Credentials(api_key="schlüssel"), r"credentials\.api_key: "),
+        (Credentials(api_key="\ud800"), r"credentials\.api_key: "),
         (Credentials(api_key="two words"), r"credentials\.api_key: "),
     ],
 )

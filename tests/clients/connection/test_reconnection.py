@@ -113,6 +113,7 @@ def test_patience_that_is_no_time_is_refused(name, seconds):
         Patience(**{name: seconds})
 
 
-def test_no_target_is_refused():
-    with pytest.raises(ServingError, match="targets"):
-        Targets([])
+@pytest.mark.parametrize("targets", [[], [""], "a\udcff", ["a", "b\n"]])
+def test_targets_that_are_none_are_refused(targets):
+    with pytest.raises(ServingError, match="targets: "):
+        Targets(targets)
