@@ -162,10 +162,10 @@ async def test_nobody_listening_names_targets_and_budget(dead_target):
 
 
 async def test_can_09_closing_the_iterator_cancels_the_call(server):
+    server.service.gate.clear()
     async with AsyncClient(server.target) as client:
         async with aclosing(client.stream("hello")) as stream:
             await anext(stream)
-            server.service.gate.clear()
         await asyncio.wait_for(server.service.cancelled.wait(), 5)
 
 
