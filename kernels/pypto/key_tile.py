@@ -6,6 +6,9 @@ from kernels.pypto.tiles import PAGES_PER_KEY_TILE
 
 MASKED = -1e30  # finite: a row whose keys are all masked so far must not make NaN of inf - inf
 
+#: With less, tiles wait for memory instead of for each other.
+MEMORY = {"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024}
+
 
 def read(numbers, index):
     """A number that steers the kernel."""

@@ -11,14 +11,11 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import MASKED, add_in_order, find_pages, mask, read, score, weigh
-from kernels.pypto.tiles import PAGES_PER_KEY_TILE, decode_tiles
-
-# Tiles wait for memory, not for each other, with less.
-_MEMORY = {"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024}
+from kernels.pypto.key_tile import MASKED, MEMORY, add_in_order, find_pages, mask, read, score, weigh
+from kernels.pypto.tiles import PAGES_PER_KEY_TILE, decode_merged_tasks, decode_tiles
 
 
-@pypto.frontend.jit(runtime_options=_MEMORY)
+@pypto.frontend.jit(runtime_options=MEMORY)
 def decode_attend_kernel(
     queries: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     k_cache: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
@@ -37,7 +34,10 @@ def decode_attend_kernel(
     rows_tile: int,
     columns_tile: int,
     depth_tile: int,
+    vector_rows: int,
+    merged_tasks: int,
 ):
+    pypto.set_pass_options(cube_nbuffer_setting={-1: merged_tasks})
     width = queries.shape[1]
     key_tile = page_tokens * PAGES_PER_KEY_TILE
     tiles = key_positions.shape[1] // key_tile
@@ -50,7 +50,7 @@ def decode_attend_kernel(
             found = find_pages(pages, row, tile, first, last, page_tokens)
             pypto.set_cube_tile_shapes([rows_tile, rows_tile], [min(width, 128), min(width, 1024)], [page_tokens, page_tokens])
             scores = score(pypto.view(queries, [heads, width], [row * heads, 0]), k_cache, found, 0, page_tokens)
-            pypto.set_vec_tile_shapes(heads, key_tile)
+            pypto.set_vec_tile_shapes(vector_rows, key_tile)
             seen = scores * scale
             if pypto.max(start + key_tile - last - 1, first - start) > 0:
                 distance = pypto.view(head_positions, [heads, 1], [row * heads, 0]) - pypto.view(key_positions, [1, key_tile], [0, start])
@@ -65,7 +65,7 @@ def decode_attend_kernel(
                 pypto.assemble(weighted[part], [(slot * PAGES_PER_KEY_TILE + part) * (heads + 1), 0], parts)
 
 
-@pypto.frontend.jit(runtime_options=_MEMORY)
+@pypto.frontend.jit(runtime_options=MEMORY)
 def decode_merge_kernel(
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     tops: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
@@ -76,7 +76,9 @@ def decode_merge_kernel(
     tiles: int,
     key_tile: int,
     window: int,
+    merged_tasks: int,
 ):
+    pypto.set_pass_options(vec_nbuffer_setting={-1: merged_tasks})
     group = tops.shape[1]
     head_dim = out.shape[1] // group
     heads = group * kv_heads
@@ -141,6 +143,7 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
     page_tokens, kv_heads = k_cache.shape[1:3]
     group, width, key_tile = heads // kv_heads, kv_heads * head_dim, page_tokens * PAGES_PER_KEY_TILE
     tiles = -(-page_table.shape[1] * page_tokens // key_tile)
+    merged_attend, merged_merge = decode_merged_tasks(num_rows)
     own = torch.eye(kv_heads, dtype=q.dtype, device=q.device).view(1, kv_heads, 1, kv_heads, 1)
     tops = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
     weights = torch.empty_like(tops)
@@ -162,6 +165,7 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
         scale,
         window,
         *decode_tiles(heads, width, page_tokens),
+        merged_attend,
     )
     out = torch.zeros_like(q)
     decode_merge_kernel(
@@ -174,5 +178,6 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
         tiles,
         key_tile,
         window,
+        merged_merge,
     )
     return out

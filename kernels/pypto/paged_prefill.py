@@ -7,11 +7,11 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import add_in_order, find_pages, mask, read, score, weigh
+from kernels.pypto.key_tile import MEMORY, add_in_order, find_pages, mask, read, score, weigh
 from kernels.pypto.tiles import PAGES_PER_KEY_TILE, prefill_tiles
 
 
-@pypto.frontend.jit(runtime_options={"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024})
+@pypto.frontend.jit(runtime_options=MEMORY, pass_options={"cube_nbuffer_setting": {-1: 4}, "vec_nbuffer_setting": {-1: 4}})
 def paged_prefill_kernel(
     q: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     k_cache: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),

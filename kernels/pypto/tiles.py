@@ -107,14 +107,21 @@ PAGES_PER_KEY_TILE = 4
 def prefill_tiles(group: int) -> tuple[int, int]:
     """For attention of many rows with `group` heads for each kv head: rows of a sequence at a time; their heads in a vector task."""
     query_tile = _power_of_two_below(256 // group, 128)
-    return query_tile, min(query_tile * group, 16)
+    return query_tile, min(query_tile * group, 32)
 
 
-def decode_tiles(heads: int, width: int, page_tokens: int) -> tuple[int, int, int]:
-    """For the products of decode attention: rows; columns and depth of the product with values, `width` columns wide."""
+def decode_tiles(heads: int, width: int, page_tokens: int) -> tuple[int, int, int, int]:
+    """For decode attention: rows of its products; columns and depth of the one with values, `width` columns wide; heads of a softmax."""
     rows = _multiple(heads, 16)
     columns = _power_of_two_below(32768 // rows, min(width, 1024))
-    return rows, columns, min(32768 // columns, page_tokens)
+    return rows, columns, min(32768 // columns, page_tokens), heads if heads <= 40 else 32
+
+
+def decode_merged_tasks(rows: int) -> tuple[int, int]:
+    """How many tasks of decode attention are made one, in its two kernels: with few rows cores are idle, with many they wait for tasks."""
+    if rows < 8:
+        return 2, 1
+    return 4, 2 if rows < 16 else 8
 
 
 def head_rows_per_tile(width: int) -> int:

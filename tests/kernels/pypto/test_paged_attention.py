@@ -88,7 +88,7 @@ def test_decode_of_any_page_size(run, random, page_tokens, length):
     Sequences(random, [length], page_tokens=page_tokens).check(run, last_rows([length]))
 
 
-@pytest.mark.parametrize("heads", [(16, 8), (40, 8), (4, 4), (8, 1)])
+@pytest.mark.parametrize("heads", [(16, 8), (40, 8), (64, 8), (4, 4), (8, 1)])
 def test_decode_with_heads_of_real_models(run, random, heads):
     lengths = [130, 7]
     Sequences(random, lengths, heads, head_dim=128, page_tokens=128).check(run, last_rows(lengths))
