@@ -7,7 +7,7 @@ from torch import Tensor
 from kernels.pypto.tiles import expert_tiles, rows_per_tile
 
 
-@pypto.frontend.jit()
+@pypto.frontend.jit(pass_options={"vec_nbuffer_setting": {-1: 4}})
 def grouped_mlp_kernel(
     x: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     sources: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
@@ -17,9 +17,10 @@ def grouped_mlp_kernel(
     down: pypto.Tensor([...], pypto.DT_BF16),
     out: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     tile: int,
-    row_tile: int,
-    depth_tile: int,
-    column_tile: int,
+    stored_rows: int,
+    columns: int,
+    depth: int,
+    load: int,
 ):
     width = x.shape[1]
     inner = down.shape[2]
@@ -34,9 +35,9 @@ def grouped_mlp_kernel(
         for index in pypto.loop((end - begin + tile - 1) // tile, name="TILES", idx_name="index"):
             start = begin + index * tile
             valid = pypto.min(tile, end - start)
-            pypto.set_vec_tile_shapes(tile, column_tile)
+            pypto.set_vec_tile_shapes(tile, columns)
             rows = pypto.index_select(x, 0, pypto.view(sources, [tile], [start], valid_shape=[valid]))
-            pypto.set_cube_tile_shapes([tile, tile], [depth_tile, depth_tile], [column_tile, column_tile])
+            pypto.set_cube_tile_shapes([tile, tile], [depth, load], [columns, columns])
             gate_matrix = pypto.view(up_matrices, [inner, width], [expert * 2 * inner, 0])
             up_matrix = pypto.view(up_matrices, [inner, width], [(expert * 2 + 1) * inner, 0])
             gate = _rounded(pypto.matmul(rows, gate_matrix, pypto.DT_FP32, b_trans=True))
@@ -45,7 +46,7 @@ def grouped_mlp_kernel(
             active = pypto.cast(silu * up, pypto.DT_BF16)
             down_matrix = pypto.view(down_matrices, [width, inner], [expert * width, 0])
             result = pypto.matmul(active, down_matrix, pypto.DT_BF16, b_trans=True)
-            pypto.set_vec_tile_shapes(row_tile, width)  # whole rows only
+            pypto.set_vec_tile_shapes(stored_rows, width)  # whole rows only
             out[:] = pypto.scatter_update(out, -2, pypto.view(places, [tile, 1], [start, 0], valid_shape=[valid, 1]), result)
 
 
@@ -89,7 +90,7 @@ def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor,
     starts = torch.searchsorted(ordered, torch.arange(down.shape[0] + 1, device=x.device)).int()
     order = order.int()
     parts = x.new_empty(num_rows * top_k, width)
-    grouped_mlp_kernel(x, order // top_k, order.unsqueeze(1), starts, gate_up, down, parts, *expert_tiles(width))
+    grouped_mlp_kernel(x, order // top_k, order.unsqueeze(1), starts, gate_up, down, parts, *expert_tiles(width, down.shape[2]))
     out = torch.empty_like(x)
     weighted_sum_kernel(parts.view(num_rows, top_k * width), weights, out, rows_per_tile(width))
     return out

@@ -134,9 +134,21 @@ def qk_rope_tile(rows: int, kv_width: int) -> int:
     return _power_of_two_above(rows, 8, max(8, _power_of_two_below(65536 // kv_width, 64)))
 
 
-def expert_tiles(width: int) -> tuple[int, int, int, int]:
-    """Rows of an expert at a time; of these, rows stored at a time; columns of the input and columns of the output of its products."""
-    return 16, head_rows_per_tile(width), min(256, width), min(128, width)
+class ExpertTiles(NamedTuple):
+    """How the products of an expert are cut."""
+
+    rows: int
+    stored_rows: int  # of these, rows stored at a time
+    columns: int  # outputs of a task
+    depth: int  # inputs that are multiplied at a time
+    load: int  # inputs of a load into L1
+
+
+def expert_tiles(width: int, inner: int) -> ExpertTiles:
+    """For experts between rows of `width` and of `inner` columns."""
+    depth = min(128, _multiple(min(width, inner), 16))
+    load = min(768 // depth * depth, _multiple(max(width, inner), depth))
+    return ExpertTiles(16, head_rows_per_tile(width), min(256, _multiple(max(width, inner), 16)), depth, load)
 
 
 def top_k_tile(count: int) -> int:
