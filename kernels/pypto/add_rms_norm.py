@@ -4,6 +4,7 @@ import pypto
 import torch
 from torch import Tensor
 
+from kernels.pypto.rms_norm import normalised
 from kernels.pypto.tiles import add_norm_tiles
 
 
@@ -30,10 +31,7 @@ def add_rms_norm_kernel(
         right = pypto.cast(pypto.view(residual, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
         stored = pypto.cast(left + right, pypto.DT_BF16)
         pypto.assemble(stored, [start, 0], total)
-        part = pypto.cast(stored, pypto.DT_FP32)
-        mean = pypto.sum(part * part, -1, True) * (1.0 / width)
-        rounded = pypto.cast(pypto.cast(part / pypto.sqrt(mean + eps), pypto.DT_BF16), pypto.DT_FP32)
-        pypto.assemble(pypto.cast(rounded * scale, pypto.DT_BF16), [start, 0], normed)
+        pypto.assemble(normalised(pypto.cast(stored, pypto.DT_FP32), scale, eps), [start, 0], normed)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,13 @@ from torch import Tensor
 from kernels.pypto.tiles import norm_tiles
 
 
+def normalised(rows, scale, eps):
+    """rows [n, H] in fp32, scale [1, H] -> bf16 [n, H]; rounded to bf16 before the scale, as the torch form does."""
+    mean = pypto.sum(rows * rows, -1, True) * (1.0 / rows.shape[1])
+    rounded = pypto.cast(pypto.cast(rows / pypto.sqrt(mean + eps), pypto.DT_BF16), pypto.DT_FP32)
+    return pypto.cast(rounded * scale, pypto.DT_BF16)
+
+
 @pypto.frontend.jit()
 def rms_norm_kernel(
     x: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
@@ -25,9 +32,7 @@ def rms_norm_kernel(
         valid = pypto.min(loop_rows, rows - start)
         pypto.set_vec_tile_shapes(task_rows, width)
         part = pypto.cast(pypto.view(x, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
-        mean = pypto.sum(part * part, -1, True) * (1.0 / width)
-        rounded = pypto.cast(pypto.cast(part / pypto.sqrt(mean + eps), pypto.DT_BF16), pypto.DT_FP32)
-        pypto.assemble(pypto.cast(rounded * scale, pypto.DT_BF16), [start, 0], out)
+        pypto.assemble(normalised(part, scale, eps), [start, 0], out)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

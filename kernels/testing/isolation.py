@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -22,8 +23,8 @@ def run_isolated(function: str, /, *args: Any, timeout_seconds: float = 300.0) -
 
     The processes are forked from a server that has imported torch and PyPTO once. Tensors go in and come out as copies.
     """
-    # Read when the server starts, by all of its children.
-    os.environ.update(TORCH_DEVICE_BACKEND_AUTOLOAD="0", OMP_NUM_THREADS="1")
+    # Read when the server starts, by all of its children; Python 3.11 would not hand our path on to it.
+    os.environ.update(TORCH_DEVICE_BACKEND_AUTOLOAD="0", OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
