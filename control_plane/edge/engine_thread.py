@@ -157,7 +157,7 @@ class EngineThread:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve(sink, listening))
-        except Exception as error:
+        except BaseException as error:  # a panic of a library is no Exception
             if not listening.done():
                 listening.set_exception(error)
                 return

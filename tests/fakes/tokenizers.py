@@ -55,3 +55,13 @@ def piece_id(index: int) -> int:
 def byte_piece_id(byte: int) -> int:
     """Id of the byte token of the piece tokenizer."""
     return 3 + byte
+
+
+def panicking_tokenizer() -> tokenizers.Tokenizer:
+    """A byte per token, as in the byte tokenizer. The library panics on a text of forty times "a" and more, and where "b" is decoded."""
+    inner = tokenizers.Tokenizer(models.BPE(dict(_ALPHABET), []))
+    endless = pre_tokenizers.Split(tokenizers.Regex("(?:a|aa)+[^a]"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([endless, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    inner.decoder = decoders.Sequence([decoders.Replace("b", ""), decoders.Strip(" ", 0, 1)])  # on an empty piece
+    inner.add_special_tokens(["<a long name>"])
+    return inner

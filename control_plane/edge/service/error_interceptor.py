@@ -24,6 +24,9 @@ _STATUS_SECONDS = 5.0
 
 _OURS = "/pypto_serving."
 
+#: What ends a handler from outside: it is not a failure of the call. Everything else is, a library's panic too, which is no Exception.
+_NO_FAILURES = (grpc.aio.AbortError, GeneratorExit, KeyboardInterrupt, SystemExit)
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Callable[[Any, _Context], Any]
 _Parser = Callable[[bytes], Any]
@@ -98,8 +101,8 @@ class _Call:
 
     async def _end(self, error: BaseException, deadline: Deadline, request: Any, context: _Context) -> NoReturn:
         """End a call that failed."""
-        if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception | asyncio.CancelledError):
-            raise error  # the handler itself, or the interpreter, has ended it
+        if isinstance(error, _NO_FAILURES):
+            raise error
         if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
             self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED)
             raise asyncio.CancelledError from None

@@ -1,13 +1,29 @@
 """The model's tokenizer, by `tokenizers` alone: transformers would import torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tokenizers
 
 from control_plane.edge.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from control_plane.edge.text.token_bytes import TokenBytes, byte_rule
+
+
+class TokenizerFailed(Exception):
+    """The library gave a text or tokens up, such as a run of millions of blanks; the message is its own."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """A panic of the library is no Exception in Python: nobody would take it for the failure of one text."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise TokenizerFailed(str(error) or type(error).__name__) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +67,18 @@ class Tokenizer:
         return self._tokenizer.token_to_id(token)
 
     def encode(self, text: str, add_special_tokens: bool, with_offsets: bool = False) -> Encoding:
-        """Encode a text. The tokenizer's rule for special tokens adds no BOS to a text that begins with one."""
+        """Encode a text. The tokenizer's rule for special tokens adds no BOS to a text that begins with one. Raises TokenizerFailed."""
         # The plain `encode` holds the interpreter lock, which would stop every thread during a long text; batches do not.
         encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
-        encoded = encode([text], add_special_tokens=add_special_tokens)[0]
+        with panics_as_errors():
+            encoded = encode([text], add_special_tokens=add_special_tokens)[0]
         token_ids, offsets = encoded.ids, encoded.offsets if with_offsets else []
         if token_ids[:2] == [self._bos_token_id] * 2 and add_special_tokens:
             del token_ids[0], offsets[:1]
         return Encoding(token_ids, offsets)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Text of token ids; ids without a token have none. Agrees with what a detokenizer makes of the same tokens."""
+        """Text of token ids; ids without a token have none. What a detokenizer makes of the same tokens; raises TokenizerFailed."""
         detokenizer = self.detokenizer((), skip_special_tokens)
         pieces = [detokenizer.push(token_id) for token_id in token_ids]
         return "".join(pieces) + detokenizer.finish()
@@ -71,11 +88,12 @@ class Tokenizer:
         return self._token_bytes[token_id]
 
     def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> Detokenizer:
-        """A detokenizer for what follows a prompt."""
+        """A detokenizer for what follows a prompt; it, and this, may raise TokenizerFailed."""
         if self._rule is None:
-            return WindowDetokenizer(
-                lambda ids: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens),
-                prompt_token_ids,
-            )
+            return WindowDetokenizer(lambda ids: self._library_text(ids, skip_special_tokens), prompt_token_ids)
         table = self._visible_bytes if skip_special_tokens else self._token_bytes
         return ByteDetokenizer(table, self._rule.at_start, prompt_token_ids)
+
+    def _library_text(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        with panics_as_errors():
+            return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)

@@ -10,7 +10,7 @@ from control_plane.edge.service.admission.chat_reader import check_chat, convers
 from control_plane.edge.service.admission.prompt_limit import PromptLimit
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateRefused
-from control_plane.edge.text.tokenizer import Encoding, Tokenizer
+from control_plane.edge.text.tokenizer import Encoding, Tokenizer, TokenizerFailed
 from pypto_serving.inference.v1 import inference_pb2
 
 _P = ParamSpec("_P")
@@ -57,16 +57,22 @@ class PromptEncoder:
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""
-        return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
+        try:
+            return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
+        except TokenizerFailed as error:
+            raise InvalidArgument(f"token_ids: the model's tokenizer fails on them: {error}") from None
 
     async def compile(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a function that makes constraints, on a thread on which no prompt waits."""
         return await asyncio.get_running_loop().run_in_executor(self._compilers, lambda: function(*args, **kwargs))
 
     async def _encode(self, field: str, text: str, limit: PromptLimit, add_special_tokens: bool, with_offsets: bool) -> Encoding:
-        if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
-            await self._run(len(text), _check_in_parts, self._tokenizer, field, text, limit)
-        return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
+        try:
+            if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
+                await self._run(len(text), _check_in_parts, self._tokenizer, field, text, limit)
+            return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
+        except TokenizerFailed as error:
+            raise InvalidArgument(f"{field}: the model's tokenizer fails on it: {error}") from None
 
     async def _run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if size <= _INLINE_CHARACTERS:
