@@ -125,8 +125,8 @@ serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKER
 serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= ARGS=)
 	@$(FIND_MODEL) && exec $(PY) -m worker --model "$$model" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-bench: $(READY) ## Measure serving against transformers and against one process
-	$(PY) -m benchmarks.bench_serving $(ARGS)
+bench: $(READY) ## Measure serving and the model against one process, peers (ARGS="--vllm PYTHON") and the machine
+	@failed=0; $(PY) -m benchmarks.bench_serving $(ARGS) || failed=1; $(PY) -m benchmarks.bench_model $(ARGS) || failed=1; exit $$failed
 
 bench-scheduler: $(READY) ## Measure schedule and update at 256 running and 10,000 waiting
 	$(PY) -m benchmarks.bench_scheduler $(ARGS)

@@ -1,78 +1,88 @@
-"""Serving against transformers on the same checkpoint, and two processes against one: python -m benchmarks.bench_serving
+"""Serving from two processes against one process and against peers on the same checkpoint: python -m benchmarks.bench_serving
 
 Every round measures all of them, one after the other, so that their ratios hold on a machine whose speed drifts. The exit status is 1 when
-a ratio is below its goal.
+a goal is missed.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.one_process import OneProcess
-from benchmarks.transformers_batch import TransformersBatch
-from benchmarks.two_processes import TwoProcesses
+from benchmarks.engine_process import EngineProcess
+from benchmarks.machine import describe_machine
+from benchmarks.report import Report, Row
+from benchmarks.report_options import add_report_options, write_report
+from benchmarks.two_processes import TwoProcesses, start_row
+from scripts.demo import free_ports
 from scripts.prepare_demo_model import prepare_demo_model
 from tests.checkpoints import make_checkpoint
 
+#: Tokens per second of (streams, prompt tokens, generated tokens).
 Measure = Callable[[int, int, int], float]
 
-_GOAL_BY_PEER, _GOAL_BY_ONE = 1.0, 0.95
-_COLUMNS = ("streams", "transformers", "one process", "two processes", "two / transformers", "two / one")
+_GOALS = {"one process": 0.95, "transformers": 1.0, "vLLM over HTTP": 1.3}
+_MAX_START_SECONDS = 2.0
 
 
 def main() -> int:
-    """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description="Serving against transformers on the same checkpoint, and two processes against one.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--model", type=Path, help="model directory; default: the demo model")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32], help="sequences at once")
-    parser.add_argument("--prompt-tokens", type=int, default=64, help="tokens of each prompt")
-    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of each answer")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds after one that is not counted")
-    options = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = options.model or prepare_demo_model()
+    """Measure and report; returns the exit status."""
+    options = _read_options()
+    print(", ".join(describe_machine().values()))
+    report, model = Report("serving"), options.model or prepare_demo_model()
     with tempfile.TemporaryDirectory() as directory, TwoProcesses(make_checkpoint(Path(directory), "qwen3")) as tiny:
-        _report_start("a tiny model", tiny)
-    peer = TransformersBatch(model)
-    with TwoProcesses(model) as apart, OneProcess(model) as together:
-        _report_start(model.name, apart)
-        print(f"\n{options.prompt_tokens} prompt tokens, {options.max_tokens} generated, bfloat16; tokens/s, medians of {options.rounds}\n")
-        print("  ".join(_COLUMNS))
-        measures = (peer.tokens_per_second, together.tokens_per_second, apart.tokens_per_second)
-        missed = 0
+        _print_start("a tiny model", tiny)
+    with ExitStack() as stack:
+        apart = stack.enter_context(TwoProcesses(model))
+        _print_start(model.name, apart)
+        report.add(start_row(apart, _MAX_START_SECONDS))
+        peers = _start_peers(model, options.vllm, stack)
         for streams in options.streams:
-            rounds = [_round(measures, streams, options.prompt_tokens, options.max_tokens) for _ in range(options.rounds + 1)]
-            missed += _report(streams, rounds[1:])
+            rounds = [_measure_round(apart, peers, streams, options) for _ in range(options.rounds + 1)][1:]
+            _add_rows(report, streams, rounds)
             print("  ".join(_latencies(apart.summary)), "\n", flush=True)
-    return 1 if missed else 0
+    write_report(report, options)
+    return 1 if report.num_missed else 0
 
 
-def _report_start(name: str, processes: TwoProcesses) -> None:
+def _read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="model directory; default: the demo model")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32], help="sequences at once (default: 1 8 32)")
+    parser.add_argument("--prompt-tokens", type=int, default=64, help="tokens of each prompt (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of each answer (default: %(default)s)")
+    add_report_options(parser)
+    return parser.parse_args()
+
+
+def _start_peers(model: Path, vllm: str | None, stack: ExitStack) -> Mapping[str, Measure]:
+    def start(name: str, arguments: list[str], python: str | None = None) -> Measure:
+        return stack.enter_context(EngineProcess(name, [str(model), *arguments], python)).tokens_per_second
+
+    peers = {"one process": start("own", []), "transformers": start("transformers", [])}
+    if vllm:
+        peers["vLLM over HTTP"] = start("vllm_server", free_ports(1), vllm)
+    return peers
+
+
+def _print_start(name: str, processes: TwoProcesses) -> None:
     print(f"{name}: " + ", ".join(f"{process} serves after {seconds:.1f} s" for process, seconds in processes.seconds_to_ready.items()))
 
 
-def _round(measures: Sequence[Measure], streams: int, prompt_tokens: int, max_tokens: int) -> list[float]:
-    return [measure(streams, prompt_tokens, max_tokens) for measure in measures]
+def _measure_round(apart: TwoProcesses, peers: Mapping[str, Measure], streams: int, options: argparse.Namespace) -> dict[str, float]:
+    measures = {"two processes": apart.tokens_per_second, **peers}
+    return {name: measure(streams, options.prompt_tokens, options.max_tokens) for name, measure in measures.items()}
 
 
-def _report(streams: int, rounds: list[list[float]]) -> int:
-    """Print medians; returns how many goals they miss."""
-    rates = [statistics.median(each) for each in zip(*rounds, strict=True)]
-    by_peer = statistics.median(apart / peer for peer, _, apart in rounds)
-    by_one = statistics.median(apart / together for _, together, apart in rounds)
-    figures = (str(streams), *(f"{rate:.1f}" for rate in rates), f"{by_peer:.2f}", f"{by_one:.2f}")
-    print("  ".join(figure.rjust(len(column)) for figure, column in zip(figures, _COLUMNS, strict=True)))
-    return (by_peer < _GOAL_BY_PEER) + (by_one < _GOAL_BY_ONE)
+def _add_rows(report: Report, streams: int, rounds: list[dict[str, float]]) -> None:
+    for name in rounds[0].keys() - {"two processes"}:
+        ratio = statistics.median(rates["two processes"] / rates[name] for rates in rounds)
+        figures = " / ".join(f"{statistics.median(rates[each] for rates in rounds):.0f}" for each in ("two processes", name))
+        report.add(Row(f"two processes, {streams} streams", name, f"{figures} tokens/s", ratio, _GOALS[name]))
 
 
 def _latencies(summary: dict[str, Any]) -> Iterator[str]:

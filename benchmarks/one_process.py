@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.local_worker import LocalWorker, load_local_runner
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
@@ -22,10 +20,15 @@ from worker.loaded_runner import LoadedRunner
 class OneProcess:
     """An engine and a runner on two threads of this process. Use it as a context manager."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, worker_flags: Sequence[str] = ()) -> None:
         self._model = read_model(model, None, {}, None)
         self._executor = ThreadPoolExecutor(max_workers=1)
-        self._loaded: LoadedRunner = self._executor.submit(load_local_runner, model).result()
+        self._loaded: LoadedRunner = self._executor.submit(load_local_runner, model, worker_flags).result()
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the model."""
+        return self._model.vocab_size
 
     def __enter__(self) -> "OneProcess":
         return self
@@ -33,27 +36,22 @@ class OneProcess:
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown()
 
-    def tokens_per_second(self, streams: int, prompt_tokens: int, max_tokens: int) -> float:
-        """Generated tokens per second of `streams` greedy sequences of fixed lengths that begin together, prefill included."""
-        draw = np.random.default_rng(time.time_ns())  # other prompts each time: none of them is cached
-        prompts = draw.integers(0, self._model.vocab_size, (streams, prompt_tokens)).tolist()
-        return asyncio.run(self._measure(prompts, max_tokens))
+    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
+        """Generate `max_tokens` greedy tokens after each of the prompts, which begin together."""
+        asyncio.run(self._generate(prompts, max_tokens))
 
-    async def _measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
+    async def _generate(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
         sink = _CountingSink(len(prompts))
         engine = Engine(Scheduler(), sink, _NoMetrics())
         worker = LocalWorker(self._loaded, self._executor, engine)
         engine.worker_joined(worker)
         running = asyncio.create_task(engine.run())
-        begun = time.perf_counter()
         for index, prompt in enumerate(prompts):
             engine.submit(self._request(f"request-{index}", prompt, max_tokens))
         await sink.all_finished.wait()
-        seconds = time.perf_counter() - begun
         engine.stop()
         await running
         worker.reset()
-        return len(prompts) * max_tokens / seconds
 
     def _request(self, request_id: str, prompt: Sequence[int], max_tokens: int) -> GenerationRequest:
         detokenizer = self._model.tokenizer.detokenizer(prompt, True)
