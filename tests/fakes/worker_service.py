@@ -73,6 +73,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._epoch_error = 0
         self._port = 0
         self._device: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # a fault that ends the process, and may start it again
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -106,8 +107,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         await self.kill()
 
     async def revive(self) -> None:
-        """Do what a supervisor would: start what died, and let go on what stands still."""
-        if not self.is_alive:
+        """Do what a supervisor would: start what died, unless it is being ended or started, and let go on what stands still."""
+        if not self.is_alive and (self._ending is None or self._ending.done()):
             await self.start()
         self.release()
 

@@ -60,6 +60,18 @@ async def test_wrk_01_the_only_worker_comes_back_and_the_streams_go_on(fault: Fa
         assert not (workers[0].faults or workers[0].broken_rules)
 
 
+async def test_wrk_01_a_supervisor_leaves_a_worker_alone_that_starts_again_by_itself() -> None:
+    async with _workers({6: Fault.RESTART}) as (worker,), LinkedEngine(worker.address) as engine:
+        _submit_all(engine)
+        while worker.is_alive:
+            await asyncio.sleep(0)
+        while not worker.is_alive:
+            await worker.revive()
+            await asyncio.sleep(0)
+        await _assert_all_get_their_tokens(engine)
+        assert worker.incarnation == "worker 0-2"
+
+
 @pytest.mark.parametrize("phase", _STEP)
 @pytest.mark.parametrize("fault", _DEADLY, ids=lambda fault: fault.name)
 async def test_wrk_02_another_worker_takes_over_from_one_that_is_dead_or_stuck(fault: Fault, phase: str) -> None:
