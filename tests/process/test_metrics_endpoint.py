@@ -1,5 +1,8 @@
 import socket
 import struct
+import threading
+import time
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 import pytest
@@ -47,3 +50,27 @@ def test_a_client_that_says_nothing_is_let_go(capfd: pytest.CaptureFixture[str])
             assert client.recv(1) == b""
     endpoint.close()
     assert capfd.readouterr().err == ""
+
+
+def test_connections_that_say_nothing_take_few_threads_and_stop_no_scrape(capfd: pytest.CaptureFixture[str]) -> None:
+    endpoint = serve_metrics(CollectorRegistry(), "127.0.0.1", 0)
+    num_threads = threading.active_count()
+    with ExitStack() as cleanup:
+        for beginning in (b"", b"GET /metrics HTTP/1.1\r\n") * 100:
+            client = cleanup.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=30))
+            client.sendall(beginning)
+        with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10) as answer:
+            assert answer.status == 200
+        deadline = time.monotonic() + 10  # of some of those that were let go the threads are still ending
+        while threading.active_count() - num_threads > 16:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    endpoint.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_an_address_of_ipv6_can_be_scraped() -> None:
+    endpoint = serve_metrics(CollectorRegistry(), "::1", 0)
+    with urlopen(f"http://[::1]:{endpoint.port}/metrics", timeout=10) as answer:
+        assert answer.status == 200
+    endpoint.close()

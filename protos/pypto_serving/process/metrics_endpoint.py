@@ -1,11 +1,11 @@
-"""The Prometheus endpoint of a process, on a port and thread of its own."""
+"""The Prometheus endpoint of a process, on a port and threads of its own."""
 
+import socket
 import sys
 import threading
-from functools import partial
-from socketserver import BaseServer
+from socketserver import BaseServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client
 from prometheus_client.registry import Collector
@@ -13,14 +13,48 @@ from prometheus_client.registry import Collector
 from pypto_serving.process.start_up import StartUpError
 
 _SCRAPER_SECONDS = 30.0
+_MAX_CONNECTIONS = 16
+
+
+class _ScrapeServer(ThreadingMixIn, WSGIServer):
+    """A thread per connection, up to _MAX_CONNECTIONS: one more ends the oldest, which is no scraper, as those are done in a moment."""
+
+    daemon_threads = True
+
+    def __init__(self, family: socket.AddressFamily, address: Any, handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = family
+        self._connections: list[socket.socket] = []  # oldest first
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a connection."""
+        with self._lock:
+            self._connections.append(request)
+            if len(self._connections) > _MAX_CONNECTIONS:
+                _hang_up(self._connections.pop(0))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with self._lock:
+            if request in self._connections:
+                self._connections.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that breaks its connection off, or falls silent, is no news; Python would print a traceback."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            BaseServer.handle_error(self, request, client_address)
 
 
 class MetricsEndpoint:
     """Serves a registry at /metrics until closed."""
 
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+    def __init__(self, server: WSGIServer) -> None:
         self._server = server
-        self._thread = thread
+        self._thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -40,18 +74,19 @@ def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: fl
     A client that neither sends nor takes anything for `scraper_seconds` is let go.
     """
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
+    handler = type("_Scrape", (WSGIRequestHandler,), {"timeout": scraper_seconds, "log_message": lambda *_: None})
     try:
-        server, thread = prometheus_client.start_http_server(port, host, registry)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        server = _ScrapeServer(family, address, handler)
     except OSError as error:
         raise StartUpError(f"can not serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
-    handler: Any = server.RequestHandlerClass
-    # Every connection has a thread, which would wait for ever.
-    server.RequestHandlerClass = type("_Scrape", (handler,), {"timeout": scraper_seconds})
-    server.handle_error = partial(_handle_error, server)  # type: ignore[method-assign]
-    return MetricsEndpoint(server, thread)
+    server.set_app(prometheus_client.make_wsgi_app(registry))
+    return MetricsEndpoint(server)
 
 
-def _handle_error(server: BaseServer, request: Any, client_address: Any) -> None:
-    """A scraper that breaks its connection off, or falls silent, is no news; Python would print a traceback."""
-    if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-        BaseServer.handle_error(server, request, client_address)
+def _hang_up(connection: socket.socket) -> None:
+    """Wake the thread that waits for the other end, which then closes the connection."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the other end was faster
+        return
