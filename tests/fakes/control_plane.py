@@ -67,7 +67,8 @@ class FakeControlPlane:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 if frame.WhichOneof("frame") in kinds:
                     return frame
-            raise grpc.aio.AioRpcError(await self._call.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), await self._call.details())
+            call = self._call
+            raise grpc.aio.AioRpcError(await call.code(), grpc.aio.Metadata(), await call.trailing_metadata(), await call.details())
 
     async def result(self) -> pb.StepResult:
         """The next result."""

@@ -106,6 +106,28 @@ async def test_a_link_that_is_cut_again_and_again_costs_nothing(start_worker: St
         assert engine.scheduler.counters.worker_losses == 0
 
 
+async def test_a_standby_takes_no_worker_whose_owner_is_back_in_a_moment(start_worker: StartWorker, cleanup: AsyncExitStack) -> None:
+    worker = await start_worker()
+    proxy = TcpProxy(worker.address)
+    await proxy.start()
+    cleanup.push_async_callback(proxy.stop)
+    async with AsyncExitStack() as engines:
+        owner = await engines.enter_async_context(_engine(proxy.address, worker=worker, name="owner", max_unproven_streams=100))
+        solo = await _undisturbed(owner)
+        standby = await engines.enter_async_context(_engine(worker.address, worker=worker, name="standby"))
+        _submit_all(owner)
+        for _ in range(8):
+            await asyncio.sleep(0.02)
+            proxy.cut()
+        assert await _all_tokens(owner) == solo
+        assert (owner.scheduler.counters.worker_losses, standby.num_workers) == (0, 0)
+        assert owner.link_metrics.num_resumed >= 4
+        await owner.registry.stop()  # which says farewell
+        left_at = asyncio.get_running_loop().time()
+        await until(lambda: standby.num_workers == 1)
+        assert asyncio.get_running_loop().time() - left_at < 2  # half a lease is five
+
+
 async def test_a_draining_worker_hands_its_sequences_on_and_is_idle(start_worker: StartWorker) -> None:
     leaving, staying = await start_worker(), await start_worker()
     async with _engine(leaving.address, staying.address, worker=leaving) as engine:

@@ -1,10 +1,13 @@
 """The way of frames to a control plane."""
 
 import asyncio
+import math
+from typing import NoReturn
 
 import grpc
 import grpc.aio
 
+from pypto_serving.wire.contract import RETRY_AFTER_MS
 from pypto_serving.worker.v1 import worker_pb2 as pb
 
 _MAX_UNSENT_FRAMES = 256
@@ -13,12 +16,18 @@ StreamContext = grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse]
 
 
 class StreamEnd(Exception):
-    """How a stream ends."""
+    """How a stream ends; `retry_seconds`: the time after which the reason may be gone."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, retry_seconds: float | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.retry_seconds = retry_seconds
+
+    async def abort(self, context: StreamContext) -> NoReturn:
+        """End the call so."""
+        advice = () if self.retry_seconds is None else ((RETRY_AFTER_MS, str(math.ceil(round(1000 * self.retry_seconds, 3)))),)
+        await context.abort(self.code, self.message, advice)
 
 
 class FrameStream:

@@ -71,7 +71,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             stream = await self._handshake(request_iterator)
         except StreamEnd as refusal:
             self._log_refusal(context.peer(), refusal.message)
-            await context.abort(refusal.code, refusal.message)
+            await refusal.abort(context)
         end = StreamEnd(grpc.StatusCode.CANCELLED, "the connection broke")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -79,9 +79,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 end = await stream.write_to(context)
                 reader.cancel()
         finally:
-            self._close(stream, end.message)
+            self._close(stream, end)
         if end.code is not grpc.StatusCode.OK:
-            await context.abort(end.code, end.message)
+            await end.abort(context)
 
     async def keep_time(self) -> None:
         """Watch the lease and send progress, until cancelled."""
@@ -152,7 +152,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         try:
             grant = self._session.open(opening, self._clock())
         except HeldError as error:
-            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error), error.seconds) from None
         self._align_device()
         if self._stream is not None:
             replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
@@ -251,9 +251,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 
-    def _close(self, stream: FrameStream, reason: str) -> None:
-        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": reason})
-        self._session.close(stream.number)
+    def _close(self, stream: FrameStream, end: StreamEnd) -> None:
+        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
+        self._session.close(stream.number, self._clock(), is_farewell=end.code is grpc.StatusCode.OK)
         if stream is self._stream:
             self._stream = None
 

@@ -10,7 +10,11 @@ ResultT = TypeVar("ResultT")
 
 
 class HeldError(Exception):
-    """Another control plane holds the worker; the message names it and the remaining lease."""
+    """Another control plane holds the worker; the message names it and the time left, which is `seconds`."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class StepOrderError(ValueError):
@@ -51,9 +55,12 @@ class Session(Generic[ResultT]):
 
                  open                        close
           FREE ---------> CONNECTED ------------------> DETACHED
-            ^                 |  ^ open (same, or another) |
+            ^                 |  ^ open (same; another     |
+            |                 |  |       half a lease later)
             |                 |  +-------------------------+
             +-- lease ran out-+----------------------------+
+
+    A connection that broke is kept free for its owner for half a lease, which is as long as the owner itself tries to come back.
 
     Everything that the worker holds for its owner belongs to an era. A new era starts whenever it is forgotten: by a Hello that does not
     resume, by a Reset, or when the lease has run out. Results of an earlier era are dropped.
@@ -68,6 +75,7 @@ class Session(Generic[ResultT]):
         self._stream = 0  # 0: none is open
         self._num_streams = 0
         self._last_heard = 0.0
+        self._kept_until = 0.0  # for the owner, once its stream has broken
         self._era_is_new = True
         self._reset_is_last = False
         self._answered_step_id = 0
@@ -101,12 +109,11 @@ class Session(Generic[ResultT]):
         return self.last_step_id - self._answered_step_id
 
     def open(self, opening: Opening, now: float) -> Grant[ResultT]:
-        """Accept a Hello, which replaces any other stream; raises HeldError when another control plane's stream is open and alive."""
+        """Accept a Hello, which replaces any other stream; raises HeldError when another control plane holds the worker."""
         self.expire(now)
         same = opening.control_plane_id == self._owner
-        if self._stream and not same and not opening.takeover:
-            left = self._last_heard + self._lease_seconds - now
-            raise HeldError(f"the worker is held by control plane {self._owner}, whose lease runs for another {left:.1f} s")
+        if not same and not opening.takeover:
+            self._refuse_others(now)
         resumed = same and self._can_resume(opening)
         if not same:
             self.epoch += 1
@@ -120,10 +127,11 @@ class Session(Generic[ResultT]):
         self._stream = self._num_streams
         return Grant(self._stream, self.epoch, resumed, self.last_step_id, tuple(result for _, result in self._history))
 
-    def close(self, stream: int) -> None:
-        """Note that `stream` ended; what was taken in goes on until the lease runs out."""
+    def close(self, stream: int, now: float, is_farewell: bool = False) -> None:
+        """Note that `stream` ended; what was taken in goes on until the lease runs out. A farewell lets the next owner in at once."""
         if stream == self._stream:
             self._stream = 0
+            self._kept_until = now if is_farewell else now + self._lease_seconds / 2
 
     def heard(self, now: float) -> None:
         """Note a sign of life of the owner."""
@@ -164,6 +172,14 @@ class Session(Generic[ResultT]):
         """Forget lanes, pages and results as the owner asked; step ids go on."""
         self._forget()
         self._reset_is_last = True
+
+    def _refuse_others(self, now: float) -> None:
+        if self._stream:
+            left = self._last_heard + self._lease_seconds - now
+            raise HeldError(f"the worker is held by control plane {self._owner}, whose lease runs for another {left:.1f} s", left)
+        if self._held and now < self._kept_until:
+            left = min(self._kept_until, self._last_heard + self._lease_seconds) - now
+            raise HeldError(f"the worker is kept for control plane {self._owner}, whose connection broke, for another {left:.1f} s", left)
 
     def _check_order(self, step_id: int, acked_step_id: int) -> None:
         if self._era_is_new:

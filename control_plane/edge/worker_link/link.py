@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import math
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
+
+_FAREWELL_SECONDS = 0.5
 
 
 class LinkPhase(enum.Enum):
@@ -62,6 +65,8 @@ class WorkerLink:
         self._stuck: tuple[str, int] | None = None  # incarnation and progress of a worker that hung
         self._trouble = ""
         self._is_refused = False
+        self._retry_seconds = math.inf  # advice that came with a refusal
+        self._is_leaving = False
         self._was_in_session = False
         self._num_failed_dials = 0
         self._num_unproven_streams = 0
@@ -85,8 +90,8 @@ class WorkerLink:
             self._nudge.set()
 
     async def run(self) -> None:
-        """Keep a session with the worker, until cancelled."""
-        while True:
+        """Keep a session with the worker, until cancelled or after `leave`."""
+        while not self._is_leaving:
             self._nudge.clear()  # what is heard during the dial counts
             try:
                 stream, welcome = await self._dial()
@@ -95,6 +100,12 @@ class WorkerLink:
             else:
                 await self._converse(stream, welcome)
             await self._pause()
+
+    async def leave(self) -> None:
+        """Let the worker go, so that it keeps itself free for us no longer; the engine is not told."""
+        self._is_leaving = True
+        if self._stream is not None:
+            await self._stream.finish(_FAREWELL_SECONDS)
 
     def lose(self, reason: str) -> None:
         """Give the session up, if there is one."""
@@ -152,7 +163,8 @@ class WorkerLink:
             self._stream = stream
             await _first_to_fail(self._read(stream, session), stream.write(), self._watch(stream, session))
         except LinkBroken as error:
-            self._note_broken_stream(error, opened_at, acked_step_id)
+            if not self._is_leaving:
+                self._note_broken_stream(error, opened_at, acked_step_id)
         except FrameError as error:
             self._trust.breach()
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
@@ -229,7 +241,7 @@ class WorkerLink:
         lived_seconds = self._surroundings.clock() - opened_at
         is_proven = session.acked_step_id > acked_step_id or (not session.has_work and lived_seconds >= 1.0)
         self._num_unproven_streams = 0 if is_proven else self._num_unproven_streams + 1
-        self._is_refused = error.is_refusal
+        self._is_refused, self._retry_seconds = error.is_refusal, error.retry_seconds
         if error.is_final or self._num_unproven_streams > self._settings.max_unproven_streams:
             self.lose(str(error))
         else:
@@ -239,7 +251,7 @@ class WorkerLink:
         if self._session and error.is_final:
             self.lose(str(error))
         self._num_failed_dials += 1
-        self._is_refused = error.is_refusal
+        self._is_refused, self._retry_seconds = error.is_refusal, error.retry_seconds
         self._note(str(error))
 
     def _note(self, trouble: str) -> None:
@@ -251,6 +263,7 @@ class WorkerLink:
     async def _pause(self) -> None:
         backoff = self._settings.refused if self._is_refused else self._settings.redial
         pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._trust.num_breaches))
+        pause = min(pause, self._retry_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._nudge.wait()

@@ -46,6 +46,7 @@ class WorkerRegistry:
         for timer in self._forget_timers.values():
             timer.cancel()
         self._forget_timers.clear()
+        await asyncio.gather(*(link.leave() for link in self._links.values()))
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -78,10 +79,10 @@ class WorkerRegistry:
         self._tasks[address] = asyncio.get_running_loop().create_task(self._supervise(link), name=f"worker link {address}")
 
     async def _supervise(self, link: WorkerLink) -> None:
-        """Run a link. Whatever a worker makes of it, the others and the next dial must not suffer."""
+        """Run a link until it has left. Whatever a worker makes of it, the others and the next dial must not suffer."""
         while True:
             try:
-                await link.run()
+                return await link.run()
             except Exception as error:
                 logger.exception("the link failed", extra={"worker": link.address})
                 link.lose(f"internal error: {error}")

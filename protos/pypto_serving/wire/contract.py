@@ -17,3 +17,6 @@ MIN_LEASE_SECONDS = 0.1
 
 #: Alternatives that a lane may ask for at each position.
 MAX_ALTERNATIVES = 256
+
+#: Trailing metadata of a refused Execute call: milliseconds after which the reason may be gone.
+RETRY_AFTER_MS = "retry-after-ms"

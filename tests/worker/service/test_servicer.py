@@ -362,7 +362,7 @@ async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb
     assert code is grpc.StatusCode.INVALID_ARGUMENT and message in details
     assert rig.runner.step_ids == [1]
     again = rig.control_plane()
-    await again.open("cp-2")
+    await again.open()
     await again.step(1)
     assert (await again.result()).step_id == 1
 
@@ -411,6 +411,25 @@ async def test_half_close_frees_the_worker_for_others(rig: Rig) -> None:
     await plane.open()
     await plane.half_close()
     assert await plane.end() == (grpc.StatusCode.OK, "")
+    assert (await rig.control_plane().open("cp-2")).epoch == 2
+
+
+async def test_a_standby_does_not_get_the_worker_at_the_first_blip(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.result()
+    plane.cut()
+    await until(lambda: rig.metric("session_state", state="detached") == 1)
+    with pytest.raises(grpc.aio.AioRpcError, match=r"kept for control plane cp-1, whose connection broke, for another 0\.2 s") as refusal:
+        await rig.control_plane().open("cp-2")
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert dict(refusal.value.trailing_metadata())["retry-after-ms"] == "200"
+    again = rig.control_plane()
+    assert (await again.open(resume_incarnation="worker-1", acked_step_id=1)).resumed
+    again.cut()
+    await until(lambda: rig.metric("session_state", state="detached") == 1)
+    rig.clock.now += 0.2
     assert (await rig.control_plane().open("cp-2")).epoch == 2
 
 

@@ -39,16 +39,38 @@ def test_takeover_forces_a_new_epoch() -> None:
     old = session.open(Opening("a"), now=0.0)
     new = session.open(Opening("b", takeover=True), now=1.0)
     assert (new.epoch, new.resumed) == (2, False)
-    session.close(old.stream)
+    session.close(old.stream, now=1.0)
     assert session.state is SessionState.CONNECTED
-    session.close(new.stream)
+    session.close(new.stream, now=1.0)
     assert session.state is SessionState.DETACHED
 
 
-def test_another_control_plane_is_accepted_once_the_stream_ended() -> None:
+def test_a_broken_connection_is_kept_for_its_owner_for_half_a_lease() -> None:
     session = make_session()
-    session.close(session.open(Opening("a"), now=0.0).stream)
-    assert session.open(Opening("b"), now=1.0).epoch == 2
+    session.close(session.open(Opening("a"), now=0.0).stream, now=1.0)
+    for now, left in ((1.0, r"5\.0"), (5.9, r"0\.1")):
+        with pytest.raises(HeldError, match=rf"kept for control plane a, whose connection broke, for another {left} s"):
+            session.open(Opening("b"), now)
+    assert session.open(resume("a"), now=5.9).resumed
+    session.close(2, now=6.0)
+    assert session.open(Opening("b"), now=11.0).epoch == 2
+
+
+def test_it_is_kept_no_longer_than_the_lease() -> None:
+    session = make_session()
+    session.close(session.open(Opening("a"), now=0.0).stream, now=9.0)
+    with pytest.raises(HeldError, match=r"for another 0\.5 s") as held:
+        session.open(Opening("b"), now=9.5)
+    assert held.value.seconds == pytest.approx(0.5)
+    assert session.open(Opening("b"), now=10.0).epoch == 2
+
+
+def test_after_a_farewell_and_for_a_takeover_it_is_free_at_once() -> None:
+    session = make_session()
+    session.close(session.open(Opening("a"), now=0.0).stream, now=1.0, is_farewell=True)
+    second = session.open(Opening("b"), now=1.0)
+    session.close(second.stream, now=1.0)
+    assert (second.epoch, session.open(Opening("c", takeover=True), now=1.0).epoch) == (2, 3)
 
 
 def test_another_control_plane_is_accepted_once_the_lease_ran_out() -> None:
@@ -62,7 +84,7 @@ def test_same_control_plane_keeps_its_epoch_and_replaces_its_stream() -> None:
     old = session.open(Opening("a"), now=0.0)
     new = session.open(Opening("a"), now=1.0)
     assert (new.epoch, new.resumed) == (1, False)
-    session.close(old.stream)
+    session.close(old.stream, now=1.0)
     assert session.state is SessionState.CONNECTED
 
 
@@ -71,7 +93,7 @@ def test_resume_brings_the_results_not_yet_seen() -> None:
     stream = session.open(Opening("a"), now=0.0).stream
     run_step(session, 1)
     session.take_step(2, 0, (), ())
-    session.close(stream)
+    session.close(stream, now=0.5)
     assert session.finish_step(session.era, 2, "result 2")
     grant = session.open(resume(acked=1), now=1.0)
     assert (grant.resumed, grant.last_step_id, grant.unseen) == (True, 2, ("result 2",))
@@ -92,7 +114,7 @@ def test_results_after_a_resume_continue() -> None:
 )
 def test_anything_else_than_a_matching_resume_starts_from_nothing(opening: Opening) -> None:
     session = make_session()
-    session.close(session.open(Opening("a"), now=0.0).stream)
+    session.close(session.open(Opening("a"), now=0.0).stream, now=0.0, is_farewell=True)
     run_step(session, 1)
     session.take_step(2, 1, (), admitted=(3,))
     grant = session.open(opening, now=1.0)
@@ -101,7 +123,7 @@ def test_anything_else_than_a_matching_resume_starts_from_nothing(opening: Openi
 
 def test_no_resume_after_the_lease() -> None:
     session = make_session()
-    session.close(session.open(Opening("a"), now=0.0).stream)
+    session.close(session.open(Opening("a"), now=0.0).stream, now=0.0)
     grant = session.open(resume(), now=LEASE)
     assert (grant.resumed, grant.epoch) == (False, 1)
 
@@ -188,7 +210,7 @@ class SessionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.session = make_session()
-        self.now = 0.0
+        self.now = self.kept_until = 0.0
         self.stream, self.owner, self.epochs = 0, "", [0]
         self.seen: list[int] = []  # results that reached the owner in this life of the session
         self.running: list[tuple[int, int]] = []  # (era, step) on the device
@@ -200,8 +222,9 @@ class SessionMachine(RuleBasedStateMachine):
         try:
             grant = self.session.open(opening, self.now)
         except HeldError:
-            assert self.stream and name != self.owner and not takeover
+            assert (self.stream or self.now < self.kept_until) and name != self.owner and not takeover
             return
+        assert takeover or name == self.owner or (not self.stream and self.now >= self.kept_until)
         assert grant.epoch == self.epochs[-1] + (name != self.owner)
         if grant.resumed:
             assert name == self.owner and wants_resume
@@ -210,7 +233,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert grant.unseen == () and grant.last_step_id == 0
             self.seen = []
         self.epochs.append(grant.epoch)
-        self.stream, self.owner = grant.stream, name
+        self.stream, self.owner, self.kept_until = grant.stream, name, self.now
 
     @precondition(lambda self: self.stream)
     @rule()
@@ -238,16 +261,17 @@ class SessionMachine(RuleBasedStateMachine):
         self.session.reset()
         self.seen = [self.session.last_step_id] if self.session.last_step_id else []
 
-    @rule()
-    def cut(self) -> None:
-        self.session.close(self.stream)
-        self.stream = 0
+    @precondition(lambda self: self.stream)
+    @rule(is_farewell=st.booleans())
+    def cut(self, is_farewell: bool) -> None:
+        self.session.close(self.stream, self.now, is_farewell)
+        self.stream, self.kept_until = 0, self.now if is_farewell else self.now + LEASE / 2
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), is_heard=st.booleans())
     def wait(self, seconds: float, is_heard: bool) -> None:
         self.now += seconds
         if self.session.expire(self.now):
-            self.stream, self.seen = 0, []
+            self.stream, self.seen, self.kept_until = 0, [], 0.0
         elif is_heard and self.stream:
             self.session.heard(self.now)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from typing import NoReturn
+import math
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -11,6 +12,7 @@ from control_plane.edge.worker_link.connection.channel import open_channel
 from control_plane.edge.worker_link.connection.knock import Answer, knock
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.settings import LinkSettings
+from pypto_serving.wire.contract import RETRY_AFTER_MS
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
 #: The worker understood us and does not want to go on like this; the same again would end the same way.
@@ -29,13 +31,14 @@ _REFUSALS = frozenset(
 class LinkBroken(Exception):
     """A stream did not come about, or ended; the message says why.
 
-    `is_refusal`: the worker is there and refuses. `is_final`: an earlier session can not go on.
+    `is_refusal`: the worker is there and refuses. `is_final`: an earlier session can not go on. `retry_seconds`: when the refusal may end.
     """
 
-    def __init__(self, reason: str, is_refusal: bool = False, is_final: bool = False) -> None:
+    def __init__(self, reason: str, is_refusal: bool = False, is_final: bool = False, retry_seconds: float = math.inf) -> None:
         super().__init__(reason)
         self.is_refusal = is_refusal
         self.is_final = is_final or is_refusal
+        self.retry_seconds = retry_seconds
 
 
 class FrameStream:
@@ -45,7 +48,8 @@ class FrameStream:
         self._channel = channel
         self._call: grpc.aio.StreamStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]
         self._call = worker_pb2_grpc.WorkerServiceStub(channel).Execute(None)
-        self._outbox: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
+        self._outbox: asyncio.Queue[worker_pb2.ExecuteRequest | None] = asyncio.Queue()  # None: the last one was sent
+        self._has_ended = asyncio.Event()
 
     @property
     def is_backed_up(self) -> bool:
@@ -56,11 +60,19 @@ class FrameStream:
         """Leave a frame for the writer."""
         self._outbox.put_nowait(frame)
 
+    async def finish(self, seconds: float) -> None:
+        """Say that no more frames will come, and wait up to `seconds` until the worker has heard it; others have to write and receive."""
+        self._outbox.put_nowait(None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_ended.wait()
+
     async def write(self) -> None:
         """Write what is sent, until the stream ends; how it ended is for `receive` to say."""
         try:
-            while True:
-                await self._call.write(await self._outbox.get())
+            while (frame := await self._outbox.get()) is not None:
+                await self._call.write(frame)
+            await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 
@@ -69,10 +81,12 @@ class FrameStream:
         try:
             frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
+            self._has_ended.set()
             _raise_broken(error)
         if frame is None:  # gRPC could not parse it
             raise FrameError("not a frame of the protocol")
         if not isinstance(frame, worker_pb2.ExecuteResponse):
+            self._has_ended.set()
             raise LinkBroken("the worker ended the stream")
         return frame
 
@@ -113,4 +127,7 @@ async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSetti
 
 def _raise_broken(error: grpc.aio.AioRpcError) -> NoReturn:
     reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
-    raise LinkBroken(reason, is_refusal=error.code() in _REFUSALS) from None
+    metadata: Any = error.trailing_metadata() or ()  # pairs, which its type does not say
+    retry_ms = str(dict(metadata).get(RETRY_AFTER_MS, ""))
+    retry_seconds = int(retry_ms) / 1000 if retry_ms.isdecimal() else math.inf
+    raise LinkBroken(reason, is_refusal=error.code() in _REFUSALS, retry_seconds=retry_seconds) from None
