@@ -69,6 +69,25 @@ def test_the_longest_stops_cost_little_more_than_their_text() -> None:
     assert (num_bytes < 100_000, seconds < 0.05) == (True, True), (num_bytes, seconds)
 
 
+class CountedStops(StopStrings):
+    """Notes what is looked at more closely."""
+
+    def __init__(self, stops: list[str]) -> None:
+        super().__init__(stops)
+        self.looks: list[str] = []
+
+    def longest_beginning(self, text: str) -> str | None:
+        self.looks.append(text)
+        return super().longest_beginning(text)
+
+
+def test_however_many_stop_strings_only_text_that_begins_like_one_is_looked_at() -> None:
+    stops = CountedStops([f"{letter}#{number}" for letter in "abcdefghijklmnop" for number in range(4)])
+    matcher = StopMatcher(stops, include_stop=False)
+    assert [matcher.push(piece) for piece in ["a cab ", "be#", "#1 dog", " !"]] == ["a cab ", "b", "e##1 do", "g !"]
+    assert stops.looks == ["e#", "g"]
+
+
 def test_text_that_nearly_is_the_longest_stop_again_and_again_is_searched_in_time() -> None:
     stops = ["a" * (511 - index) + "b" + "a" * 511 + "c" for index in range(64)]
     matcher = StopMatcher(StopStrings(stops), include_stop=False)
@@ -78,19 +97,22 @@ def test_text_that_nearly_is_the_longest_stop_again_and_again_is_searched_in_tim
     assert time.thread_time() - begin < 2.0  # 1,513 pushes; 0.1 s when idle
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
-    st.lists(st.text("abc", max_size=4), max_size=12),
-    st.booleans(),
+#: Few and many, shorter and longer than what is looked at first, with characters that mean something in regular expressions.
+STOPS = st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4) | st.lists(
+    st.text("ab.", min_size=1, max_size=9), min_size=1, max_size=64
 )
+PIECES = st.lists(st.text("abc.", max_size=4), max_size=12)
+
+
+@settings(deadline=None)
+@given(STOPS, PIECES, st.booleans())
 def test_shown_text_equals_the_oracle(stops: list[str], pieces: list[str], include_stop: bool) -> None:
     shown, matched = run(stops, pieces, include_stop)
     assert ("".join(shown), matched) == oracle(stops, pieces, include_stop)
 
 
 @settings(deadline=None)
-@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4), st.lists(st.text("abc", max_size=4), max_size=12))
+@given(STOPS, PIECES)
 def test_held_text_is_the_longest_possible_beginning_of_a_stop(stops: list[str], pieces: list[str]) -> None:
     matcher = StopMatcher(StopStrings(stops), include_stop=False)
     text = shown = ""
