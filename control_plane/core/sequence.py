@@ -37,7 +37,7 @@ class Sequence:
     priority: int = 0  # lower runs first
     cache_salt: str = ""
     is_resume: bool = False  # of a request that ran before
-    constraint: Constraint | None = None  # takes every generated token, also those known at the start
+    constraint: Constraint | None = None  # has taken every generated token
     group: SiblingGroup | None = None  # the other choices of the request
 
     # Across all workers
@@ -67,9 +67,6 @@ class Sequence:
         self.num_tokens = len(self.token_ids)
         # The last token is never consumed, unless nothing is sampled at all.
         self.compute_limit = self.final_length - 1 if self.num_tokens < self.final_length else self.final_length
-        if self.constraint is not None:
-            for token_id in self.token_ids[self.num_prompt_tokens :]:
-                self.constraint.push(token_id)  # raises ConstraintViolated
 
     @property
     def num_generated_tokens(self) -> int:

@@ -27,6 +27,7 @@ from control_plane.edge.service.admin_service import AdminService
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
@@ -70,7 +71,10 @@ class ControlPlane:
             ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
             encoder = PromptEncoder(model)
             cleanup.callback(encoder.close)
-            await server.start(self._service(model, encoder, live, engine), self._context_limit, engine)
+            replayer = Replayer()
+            cleanup.callback(replayer.close)
+            admission = Admission(model, encoder, replayer, self._context_limit)
+            await server.start(self._service(model, encoder, admission, live, engine), self._context_limit, engine)
             if config.admin_port is not None:
                 ports["admin"] = await self._start_admin(
                     config.admin_port, AdminService(engine, live, self._context_limit, self._stop.drain.set), access, cleanup
@@ -137,7 +141,9 @@ class ControlPlane:
         registry.register(ServerCollector(recorders, engine.fresh_gauges, lambda: self._context_limit.num_waiting))
         return registry
 
-    def _service(self, model: ServedModel, encoder: PromptEncoder, live: RequestStreams, engine: EngineThread) -> InferenceService:
+    def _service(
+        self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: RequestStreams, engine: EngineThread
+    ) -> InferenceService:
         facts = ServerFacts(
             version=importlib.metadata.version("pypto-serving"),
             instance_id=self._instance_id,
@@ -145,7 +151,7 @@ class ControlPlane:
             num_workers=lambda: len(engine.gauges.workers),
             max_model_len=lambda: self._context_limit.tokens,
         )
-        return InferenceService(model, encoder, Admission(model, encoder, self._context_limit), live, facts)
+        return InferenceService(model, encoder, admission, live, facts)
 
 
 async def run_control_plane(config: Config) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
 from control_plane.engine.ports import (
-    ChoiceSpec,
+    Ending,
     FinishReason,
     GenerationRequest,
     SequenceDelta,
@@ -16,14 +16,6 @@ from control_plane.engine.ports import (
 
 if TYPE_CHECKING:
     from control_plane.engine.request import LiveRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why a choice ended."""
-
-    reason: FinishReason
-    matched_stop: str | int | None = None
 
 
 def push_token(spec: GenerationRequest, text: TextStream, token_id: int, num_generated: int) -> tuple[str, Ending | None]:
@@ -37,15 +29,6 @@ def push_token(spec: GenerationRequest, text: TextStream, token_id: int, num_gen
     if num_generated >= spec.max_tokens:
         return shown + text.finish(), Ending(FinishReason.LENGTH)
     return shown, None
-
-
-def replay(spec: GenerationRequest, choice: ChoiceSpec) -> tuple[list[int], Ending | None]:
-    """Push the tokens of a resume: those up to the ending, if they contain it."""
-    for num_generated, token_id in enumerate(choice.resumed_token_ids, 1):
-        _, ending = push_token(spec, choice.text, token_id, num_generated)
-        if ending:
-            return list(choice.resumed_token_ids[:num_generated]), ending
-    return list(choice.resumed_token_ids), None
 
 
 @dataclass(slots=True, eq=False)

@@ -2,14 +2,14 @@
 
 import logging
 
-from control_plane.core.constraint import ConstraintViolated
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
 from control_plane.core.step_outcome import FailedSequence, StepOutcome
-from control_plane.engine.generation import Ending, Generation, push_token
+from control_plane.engine.generation import Generation, push_token
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
+    Ending,
     Failure,
     FinishReason,
     GenerationRequest,
@@ -72,8 +72,6 @@ class LiveRequests:
             return
         try:
             live = begin(spec)
-        except ConstraintViolated as error:
-            self._tell_failed(RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, str(error)))
         except Exception:
             _logger.exception("request %s can not be taken in", spec.request_id)
             self._tell_internal(spec.request_id)

@@ -89,14 +89,23 @@ class Failure(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a choice ended."""
+
+    reason: FinishReason
+    matched_stop: str | int | None = None  # stop string or end token
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceSpec:
-    """One choice of a request."""
+    """One choice of a request. `Replay` fills in what its resumed tokens make of it, before the engine sees it."""
 
     index: int
     sampling: SamplingParams
     text: TextStream
     constraint: Constraint | None = None
-    resumed_token_ids: Sequence[int] = ()  # generated before a resume; replayed through text, stops and constraint first
+    resumed_token_ids: Sequence[int] = ()  # generated before a resume; once replayed those up to the ending
+    resumed_ending: Ending | None = None  # which they contain
     resumed_numerics_id: str | None = None  # under which they were made; None: any will do
 
 

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
-from control_plane.core.constraint import ConstraintViolated
 from control_plane.core.sequence import Sequence
 from control_plane.core.sibling_group import SiblingGroup
-from control_plane.engine.generation import Ending, Generation, replay
-from control_plane.engine.ports import ChoiceSpec, FinishReason, GenerationRequest
+from control_plane.engine.generation import Generation
+from control_plane.engine.ports import ChoiceSpec, Ending, FinishReason, GenerationRequest
 
 
 @dataclass(slots=True, eq=False)
@@ -28,17 +27,17 @@ class LiveRequest:
 
 
 def begin(spec: GenerationRequest) -> LiveRequest:
-    """Replay what is resumed, and make the sequences; raises ConstraintViolated, naming choice and token."""
+    """Make the sequences of a request whose resumed tokens have been replayed."""
     assert spec.choices, "a request has choices"
     live = LiveRequest(spec)
-    replayed = [replay(spec, choice) for choice in spec.choices]
-    num_open = sum(ending is None for _, ending in replayed)
+    num_open = sum(choice.resumed_ending is None for choice in spec.choices)
     group = SiblingGroup() if num_open > 1 else None
-    for choice, (resumed, ending) in zip(spec.choices, replayed, strict=True):
+    for choice in spec.choices:
+        ending = choice.resumed_ending
         goes_on = ending is None
-        sequence = _sequence(spec, choice, resumed, group if goes_on else None, leads=goes_on and live.leader is None)
-        generation = Generation(live, choice.index, choice.text, sequence, len(resumed))
-        if ending is not None:
+        sequence = _sequence(spec, choice, group if goes_on else None, leads=goes_on and live.leader is None)
+        generation = Generation(live, choice.index, choice.text, sequence, len(choice.resumed_token_ids))
+        if ending:
             live.ended.append((generation, ending))
             continue
         live.open.append(generation)
@@ -46,25 +45,22 @@ def begin(spec: GenerationRequest) -> LiveRequest:
     return live
 
 
-def _sequence(spec: GenerationRequest, choice: ChoiceSpec, generated: list[int], group: SiblingGroup | None, leads: bool) -> Sequence:
-    num_prompt_tokens = len(spec.prompt_token_ids)
-    try:
-        return Sequence(
-            request_id=spec.request_id,
-            choice=choice.index,
-            token_ids=[*spec.prompt_token_ids, *generated],
-            num_prompt_tokens=num_prompt_tokens,
-            final_length=num_prompt_tokens + spec.max_tokens,
-            min_length=num_prompt_tokens + spec.min_tokens,
-            end_token_ids=spec.end_token_ids,
-            sampling=choice.sampling if leads else replace(choice.sampling, prompt_logprobs=None),
-            arrival_time=spec.arrival_time,
-            priority=spec.priority,
-            cache_salt=spec.cache_salt,
-            is_resume=spec.takes_over,
-            constraint=choice.constraint,
-            group=group,
-            numerics_id=choice.resumed_numerics_id if generated else None,
-        )
-    except ConstraintViolated as error:
-        raise ConstraintViolated(f"choice {choice.index}: resumed tokens do not fit the constraint: {error}") from error
+def _sequence(spec: GenerationRequest, choice: ChoiceSpec, group: SiblingGroup | None, leads: bool) -> Sequence:
+    num_prompt_tokens, generated = len(spec.prompt_token_ids), choice.resumed_token_ids
+    return Sequence(
+        request_id=spec.request_id,
+        choice=choice.index,
+        token_ids=[*spec.prompt_token_ids, *generated],
+        num_prompt_tokens=num_prompt_tokens,
+        final_length=num_prompt_tokens + spec.max_tokens,
+        min_length=num_prompt_tokens + spec.min_tokens,
+        end_token_ids=spec.end_token_ids,
+        sampling=choice.sampling if leads else replace(choice.sampling, prompt_logprobs=None),
+        arrival_time=spec.arrival_time,
+        priority=spec.priority,
+        cache_salt=spec.cache_salt,
+        is_resume=spec.takes_over,
+        constraint=choice.constraint,
+        group=group,
+        numerics_id=choice.resumed_numerics_id if generated else None,
+    )

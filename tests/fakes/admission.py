@@ -7,6 +7,7 @@ from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.errors import RequestError
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -16,11 +17,12 @@ async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None, max_m
     model = model or served_model()
     limit = ContextLimit(1.0, 1)
     limit.set(max_model_len)
-    encoder = PromptEncoder(model)
+    encoder, replayer = PromptEncoder(model), Replayer()
     try:
-        return await Admission(model, encoder, limit).admit(spec)
+        return await Admission(model, encoder, replayer, limit).admit(spec)
     finally:
         encoder.close()
+        replayer.close()
 
 
 async def refusal(spec: pb.GenerationSpec, model: ServedModel | None = None, max_model_len: int = MAX_MODEL_LEN) -> RequestError:

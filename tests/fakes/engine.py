@@ -16,6 +16,7 @@ from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.service.streams.stream_limits import StreamLimits
@@ -105,8 +106,6 @@ class ScriptedEngine:
         if choice.sampling.prompt_logprobs is not None:
             entries = [TokenLogprob(token_id, None) for token_id in request.prompt_token_ids]
             self.sink.publish([PromptLogprobs(request.request_id, entries)])
-        for token_id in choice.resumed_token_ids:
-            choice.text.push(token_id)
         index = len(choice.resumed_token_ids)
         for token_id in self.script[index:]:
             await self.gate.wait()
@@ -187,17 +186,18 @@ async def fake_control_plane(
     engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine, limits)
     calls = CallRecorder(METHODS)
     limit = ContextLimit(grace_seconds, max_waiting=2)
-    encoder = PromptEncoder(model)
+    encoder, replayer = PromptEncoder(model), Replayer()
     server = ClientServer("127.0.0.1", 0, calls)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         plane = FakeControlPlane(engine, live, calls, limit, server, channel)
         if has_worker:
             plane.join_worker()
         facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.gauges.workers), lambda: limit.tokens)
-        service = InferenceService(model, encoder, Admission(model, encoder, limit), live, facts)
+        service = InferenceService(model, encoder, Admission(model, encoder, replayer, limit), live, facts)
         await server.start(service, limit, plane)
         try:
             yield plane
         finally:
             await server.stop(0)
             encoder.close()
+            replayer.close()

@@ -17,6 +17,7 @@ from control_plane.engine.ports import (
     SequenceDelta,
     SequenceFinished,
 )
+from control_plane.engine.replay import Replay
 
 
 class FakeClock:
@@ -133,6 +134,13 @@ def make_choice(index: int = 0, **changes) -> ChoiceSpec:
 
 
 def make_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> GenerationRequest:
+    """A request as the engine takes it: what it resumes has been replayed. See `received_request`."""
+    replay = Replay(received_request(request_id, prompt, **changes))
+    replay.advance(1_000_000)
+    return replay.request
+
+
+def received_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> GenerationRequest:
     """A request with one choice, to which `stop`, `sampling`, `resumed`, `numerics_id`, `constraint` and `text` go, or with `choices`."""
     choice = {name: changes.pop(name) for name in (*_CHOICE_FIELDS, "stop") if name in changes}
     fields = {

@@ -24,16 +24,6 @@ def test_broken_text_ends_its_request_only():
     bench.assert_at_rest()
 
 
-def test_text_that_breaks_in_a_replay_ends_its_request_only():
-    expected = solo(PROMPT, 20)
-    bench = Bench()
-    bench.submit("b", max_tokens=20)
-    bench.submit("a", max_tokens=20, text=PieceText(broken_at=expected[2]), resumed=expected[:5])
-    bench.run()
-    assert failure_of(bench, "a") is Failure.INTERNAL
-    assert bench.sink.output_of("b") == expected
-
-
 def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
     bench = Bench()
     bench.submit("a", max_tokens=20)

@@ -21,7 +21,8 @@ from control_plane.edge.service.admission.parameters import (
 )
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.prompt_limit import context_prompt_limit
-from control_plane.edge.service.admission.resume_reader import check_resume, unfinished_choices
+from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.resume_reader import check_num_resumed_tokens, check_resume, unfinished_choices
 from control_plane.edge.service.errors import InvalidArgument, NotFound
 from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
@@ -43,9 +44,10 @@ class AdmittedRequest:
 class Admission:
     """Validates requests and applies all defaults. Used on the clients' event loop; every method raises a RequestError."""
 
-    def __init__(self, model: ServedModel, encoder: PromptEncoder, context_limit: ContextLimit) -> None:
+    def __init__(self, model: ServedModel, encoder: PromptEncoder, replayer: Replayer, context_limit: ContextLimit) -> None:
         self._model = model
         self._encoder = encoder
+        self._replayer = replayer
         self._context_limit = context_limit
         self._constraints = RequestConstraints(model)
 
@@ -55,7 +57,8 @@ class Admission:
         self.check_model(spec.model)
         _check_envelope(spec)
         if spec.HasField("resume"):
-            check_resume(spec, self._model.fingerprint, self._model.vocab_size, self._max_tokens)
+            num_tokens = check_num_resumed_tokens(spec.resume)
+            await self._encoder.run(num_tokens, check_resume, spec, self._model.fingerprint, self._model.vocab_size, self._max_tokens)
             effective, prompt = spec.resume.effective, list(spec.resume.prompt_token_ids)
             self._check_prompt(prompt, "resume.prompt_token_ids")
         else:
@@ -75,7 +78,8 @@ class Admission:
             prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
         )
         choices = await self._choices(spec, effective, prompt)
-        return AdmittedRequest(started, self._request(spec, started, prompt, choices, arrival_time))
+        request = self._request(spec, started, prompt, choices, arrival_time)
+        return AdmittedRequest(started, await self._replayer.replay(request))
 
     def check_model(self, name: str) -> None:
         """Require the served model; an empty name means it."""

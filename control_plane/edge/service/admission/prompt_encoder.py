@@ -52,13 +52,13 @@ class PromptEncoder:
             )
         if chat.tools and not self._template.knows_tools:
             raise InvalidArgument(f"{path}.tools is set, must be absent: the model's chat template does not know tools")
-        text = await self._run(chat.ByteSize(), _render, self._template, chat, path, limit)
+        text = await self.run(chat.ByteSize(), _render, self._template, chat, path, limit)
         return await self._encode(path, text, limit, add_special_tokens=False, with_offsets=with_offsets)
 
     async def detokenize(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Text of token ids."""
         try:
-            return await self._run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
+            return await self.run(len(token_ids), self._tokenizer.decode, token_ids, skip_special_tokens)
         except TokenizerFailed as error:
             raise InvalidArgument(f"token_ids: the model's tokenizer fails on them: {error}") from None
 
@@ -66,18 +66,20 @@ class PromptEncoder:
         """Call a function that makes constraints, on a thread on which no prompt waits."""
         return await asyncio.get_running_loop().run_in_executor(self._compilers, lambda: function(*args, **kwargs))
 
-    async def _encode(self, field: str, text: str, limit: PromptLimit, add_special_tokens: bool, with_offsets: bool) -> Encoding:
-        try:
-            if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
-                await self._run(len(text), _check_in_parts, self._tokenizer, field, text, limit)
-            return await self._run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
-        except TokenizerFailed as error:
-            raise InvalidArgument(f"{field}: the model's tokenizer fails on it: {error}") from None
-
-    async def _run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a function whose cost grows with `size`, on a thread if that is much."""
         if size <= _INLINE_CHARACTERS:
             return function(*args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def _encode(self, field: str, text: str, limit: PromptLimit, add_special_tokens: bool, with_offsets: bool) -> Encoding:
+        try:
+            if len(text) > limit.tokens * _USUAL_CHARACTERS_PER_TOKEN:
+                await self.run(len(text), _check_in_parts, self._tokenizer, field, text, limit)
+            return await self.run(len(text), self._tokenizer.encode, text, add_special_tokens, with_offsets)
+        except TokenizerFailed as error:
+            raise InvalidArgument(f"{field}: the model's tokenizer fails on it: {error}") from None
+
 
 
 def _render(template: ChatTemplate, chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> str:

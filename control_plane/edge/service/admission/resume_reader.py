@@ -7,6 +7,9 @@ from control_plane.edge.service.admission.parameters import check_complete, chec
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
 from pypto_serving.inference.v1 import inference_pb2
 
+#: Of all choices together; they go through text, stop strings and constraint again.
+MAX_RESUMED_TOKENS = 1 << 20
+
 _MAX_KEY_BYTES = 64
 _MAX_NUMERICS_ID = 256
 
@@ -18,6 +21,13 @@ class UnfinishedChoice:
     index: int
     token_ids: Sequence[int] = ()
     numerics_id: str | None = None  # under which they were made
+
+
+def check_num_resumed_tokens(resume: inference_pb2.Resume) -> int:
+    """How many tokens all choices bring; raises InvalidArgument when they are too many to look at."""
+    num_tokens = sum(len(choice.token_ids) for choice in resume.choices)
+    check_num_tokens("resume.choices together", num_tokens, MAX_RESUMED_TOKENS)
+    return num_tokens
 
 
 def check_resume(spec: inference_pb2.GenerationSpec, fingerprint: str, vocab_size: int, max_tokens: int) -> None:
@@ -72,4 +82,4 @@ def _check_choice(path: str, choice: inference_pb2.ResumedChoice, max_tokens: in
 def _unfinished(index: int, received: inference_pb2.ResumedChoice | None) -> UnfinishedChoice:
     if received is None:
         return UnfinishedChoice(index)
-    return UnfinishedChoice(index, list(received.token_ids), received.numerics_id or None)
+    return UnfinishedChoice(index, received.token_ids, received.numerics_id or None)

@@ -11,6 +11,7 @@ from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.edge.text.tokenizer import Tokenizer
@@ -126,7 +127,7 @@ async def test_a_spec_that_makes_no_sense_is_refused(spec: pb.GenerationSpec, co
 async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
     model = served_model(max_positions=4)
     with pytest.raises(RequestError, match="token_ids has 5 tokens, may have at most 4"):
-        await Admission(model, PromptEncoder(model), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(token_ids=ids(*[1] * 5)))
+        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(token_ids=ids(*[1] * 5)))
 
 
 async def test_a_prompt_may_be_spelled_in_special_tokens_up_to_the_limit() -> None:
@@ -139,7 +140,7 @@ async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch:
     encode = model.tokenizer.encode
     monkeypatch.setattr(Tokenizer, "encode", lambda _, text, *rest, **named: sizes.append(len(text)) or encode(text, *rest, **named))
     with pytest.raises(RequestError, match="text has more than 100000 tokens"):
-        await Admission(model, PromptEncoder(model), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(text="x" * 700_000))
+        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(text="x" * 700_000))
     assert sizes == [1 << 16] * 4
 
 

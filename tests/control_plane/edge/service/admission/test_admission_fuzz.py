@@ -3,14 +3,12 @@
 import asyncio
 import math
 
+from fakes import admission
 from fakes.chat_templates import QWEN_STYLE
 from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.service.admission.admission import Admission
-from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.ports import GenerationRequest
@@ -85,15 +83,10 @@ PARTS = st.fixed_dictionaries({}, optional={"sampling": SAMPLING, "stopping": ST
 
 
 async def admit(spec: pb.GenerationSpec) -> GenerationRequest | RequestError:
-    limit = ContextLimit(1.0, 1)
-    limit.set(MAX_MODEL_LEN)
-    encoder = PromptEncoder(MODEL)
     try:
-        return (await Admission(MODEL, encoder, limit).admit(spec)).request
+        return (await admission.admit(spec, MODEL)).request
     except RequestError as error:
         return error
-    finally:
-        encoder.close()
 
 
 @settings(deadline=None)

@@ -10,6 +10,7 @@ from fakes.admission import admit, refusal
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import BOS, EOS
 
+from control_plane.edge.service.admission import resume_reader
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -82,6 +83,13 @@ async def test_lengths_of_a_resume_are_called_by_their_place_in_it(started: pb.S
     assert str(await refusal(resumed(started))).startswith(f"resume.effective.stopping.{field} = {value}, must be at most {limit}")
 
 
+async def test_choices_have_so_many_tokens_together(started: pb.Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume_reader, "MAX_RESUMED_TOKENS", 5)
+    started.effective.n = 2
+    choices = [pb.ResumedChoice(index=0, token_ids=[1] * 3), pb.ResumedChoice(index=1, token_ids=[1] * 3)]
+    assert str(await refusal(resumed(started, choices=choices))) == "resume.choices together has 6 tokens, may have at most 5"
+
+
 async def test_a_resume_leaves_out_what_has_finished(started: pb.Started) -> None:
     started.effective.n = 4
     choices = [pb.ResumedChoice(index=2, token_ids=[7], numerics_id="num"), pb.ResumedChoice(index=0, token_ids=[1, 2], finished=True)]
@@ -108,8 +116,10 @@ async def test_a_constraint_is_given_again_beside_a_resume(started: pb.Started) 
     spec.constraint.regex = "ab"
     choice = (await admit(spec)).request.choices[0]
     assert choice.constraint is not None
-    for token_id in [*choice.resumed_token_ids, *b"b", EOS]:
+    for token_id in [*b"b", EOS]:  # it has taken the resumed one
         choice.constraint.push(token_id)
+    spec.resume.choices[0].token_ids[:] = b"b"
+    assert str(await refusal(spec)).startswith("choice 0: resumed tokens do not fit the constraint: token id 98 is not allowed")
     started.effective.stopping.ignore_eos = True
     error = await refusal(pb.GenerationSpec(resume=resumed(started).resume, constraint=spec.constraint))
     assert str(error).startswith("resume.effective.stopping.ignore_eos is set beside constraint")
