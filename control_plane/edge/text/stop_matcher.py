@@ -48,7 +48,7 @@ def _opening(stops: Sequence[str]) -> re.Pattern[str]:
 
 
 def _one_of(openings: Set[str]) -> str:
-    """Matches each of some texts, and the end of the text in place of the rest of one; as a tree, in which a character is looked at once."""
+    """Matches each of some texts, and the end of the text in place of the rest of one; as a tree."""
     if "" in openings:
         return ""
     rests: dict[str, set[str]] = {}

@@ -38,6 +38,12 @@ def test_a_wrong_configuration_is_one_line_and_exit_code_2(flags: list[str]) -> 
     assert "Traceback" not in result.stderr and "--model" in result.stderr.splitlines()[-1]
 
 
+def test_a_busy_thread_lets_an_event_loop_in_within_half_a_millisecond() -> None:
+    code = "import atexit, control_plane.__main__ as m, sys; atexit.register(lambda: print(sys.getswitchinterval())); m.main(['--help'])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "0.0005"
+
+
 def test_sigterm_ends_an_idle_process_with_exit_code_0(tmp_path: Path) -> None:
     model = write_model_directory(tmp_path / "model")
     flags = ["--model", str(model), "--port", "0", "--metrics-port", "0", "--announce-port", "0"]

@@ -81,7 +81,6 @@ class PromptEncoder:
             raise InvalidArgument(f"{field}: the model's tokenizer fails on it: {error}") from None
 
 
-
 def _render(template: ChatTemplate, chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> str:
     try:
         text = template.render(conversation_of(chat, path))

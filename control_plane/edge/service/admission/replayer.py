@@ -26,9 +26,7 @@ class ReplayLimits:
 class Replayer:
     """Has threads of its own, on which resumes take turns. Used on the clients' event loop; `cpu_clock` is read on the threads."""
 
-    def __init__(
-        self, limits: ReplayLimits | None = None, num_threads: int = 2, cpu_clock: Callable[[], float] = time.thread_time
-    ) -> None:
+    def __init__(self, limits: ReplayLimits | None = None, num_threads: int = 2, cpu_clock: Callable[[], float] = time.thread_time) -> None:
         self._limits = limits or ReplayLimits()
         self._cpu_clock = cpu_clock
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="replay")
