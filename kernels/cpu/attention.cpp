@@ -2,12 +2,14 @@
 //
 // A task is a run of query rows of one sequence and one kv head; the query heads of that kv head share the loads:
 //
-//     rows      [positions x group]   of q, widened to fp32
-//     key tile  [D, 64]               64 keys from an absolute multiple of 64 on, transposed, fp32, absent ones zero
+//     rows      [positions x group]   of q
+//     key tile  [D, 64]               64 keys from an absolute multiple of 64 on, transposed, absent ones zero
 //     scores    [rows, 64]            = rows @ key tile, then the online softmax, row by row
 //     values    [64, D]               out[rows, D] += scores @ values
 //
-// All arithmetic of a row runs over its own keys, tile by tile, in one fixed order. A tile outside what the row sees changes nothing.
+// Products are those of multiply.h: of pairs in bf16 where the CPU has them, else of elements widened to fp32; sums are fp32.
+// All arithmetic of a row runs over its own keys, tile by tile, in one fixed order. A tile outside what the row sees changes nothing, nor
+// does a key in its tile that it must not see: that weighs zero, and where zero times its value would not be zero, the value is cleared.
 
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -63,44 +65,53 @@ template <typename T>
 class Attention {
  public:
   explicit Attention(const Problem& problem)
-      : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_(whole_vectors(width_)) {
+      : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_(whole_vectors(width_)), depth_(padded_ / kDepthPerWord<T>) {
     const int64_t rows = std::max(kMaxRows, group_);
-    q_.resize(rows * padded_);
+    q_.resize(rows * depth_);
     out_.resize(rows * padded_);
     scores_.resize(rows * kKeyTile);
-    keys_.resize(kKeyTile * padded_);
-    values_.resize(kKeyTile * padded_);
+    keys_.resize(kKeyTile * depth_);
+    values_.resize(kValueWords * padded_);
     highest_.resize(rows);
-    weight_.resize(rows);
+    weight_.resize(rows * kLanes);
   }
 
   // `following` is the task that comes after this one on the same thread, if any: its first tile is asked for in time.
   void run(const Task& task, const Task* following) {
-    const auto [start, end] = keys_of(task);
+    const auto [first, end] = keys_of(task);
     begin(task);
-    if (!located_) locate_first(task);
-    for (int64_t first = start; first < end; first += kKeyTile) {
+    if (!located_) locate(task, first);
+    for (int64_t start = first / kKeyTile * kKeyTile; start < end; start += kKeyTile) {
       tile_ = next_;
-      if (first + kKeyTile < end) locate(task, first + kKeyTile, end);
-      else if (following) locate_first(*following);
-      for (int64_t head = 0; head < task.heads; ++head) attend_tile(task, head, first);
+      if (start + kKeyTile < end) locate(task, start + kKeyTile);
+      else if (following) locate(*following, std::get<0>(keys_of(*following)));
+      for (int64_t head = 0; head < task.heads; ++head) attend_tile(task, head, start);
     }
     located_ = following != nullptr;
     finish(task);
   }
 
  private:
+  static constexpr int64_t kValueWords = kKeyTile / kDepthPerWord<T>;  // words of depth in a tile of values
+
   static int64_t whole_vectors(int64_t width) {
     constexpr int64_t kStep = kLanes * kPerWord<T>;
     return (width + kStep - 1) / kStep * kStep;
   }
 
-  // The keys that any row of the task sees, from the beginning of a tile on.
+  // The keys that any row of the task sees: the first one, and the one after the last.
   std::tuple<int64_t, int64_t> keys_of(const Task& task) const {
     const int64_t* positions = problem_.positions + task.first;
     const auto [lowest, last] = std::minmax_element(positions, positions + task.count);
-    const int64_t first = problem_.window ? std::max<int64_t>(0, *lowest - problem_.window + 1) : 0;
-    return {first / kKeyTile * kKeyTile, *last + 1};
+    return {first_key(*lowest), *last + 1};
+  }
+
+  int64_t first_key(int64_t position) const { return problem_.window ? std::max<int64_t>(0, position - problem_.window + 1) : 0; }
+
+  // Which keys of the tile from `start` on a query sees; none if the second is not above the first.
+  std::tuple<int64_t, int64_t> seen(const Task& task, int64_t query, int64_t start) const {
+    const int64_t position = problem_.positions[task.first + query];
+    return {std::clamp<int64_t>(first_key(position) - start, 0, kKeyTile), std::clamp<int64_t>(position + 1 - start, 0, kKeyTile)};
   }
 
   // Where a state row lies in q and in the result, in heads.
@@ -114,22 +125,24 @@ class Attention {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t head = head_of(task, row);
       const T* from = problem_.q.const_data_ptr<T>() + head / num_heads * row_stride + head % num_heads * width_;
-      for (int64_t i = 0; i < width_; i += kLanes) store(&q_[row * padded_ + i], load(from + i, width_ - i));
+      for (int64_t i = 0; i < depth_; i += kLanes)
+        store(&q_[row * depth_ + i], kPaired<T> ? load_words(from, i, width_) : load(from + i, std::max<int64_t>(0, width_ - i)));
     }
     std::fill_n(out_.begin(), rows * padded_, 0.0f);
     std::fill_n(highest_.begin(), rows, kMasked);
-    std::fill_n(weight_.begin(), rows, 0.0f);
+    std::fill_n(weight_.begin(), rows * kLanes, 0.0f);
   }
 
-  // Finds the tokens at positions start .. start + 64 in the caches, those below `end` that have a page.
-  void locate(const Task& task, int64_t start, int64_t end) {
+  // Finds the tokens of the tile at position `at` in the caches, those that a row of the task sees and that have a page.
+  void locate(const Task& task, int64_t at) {
     const int64_t page_tokens = problem_.k_cache.size(1), stride = problem_.num_kv_heads() * width_;
     const int64_t num_pages = problem_.page_table.size(1), cache_pages = problem_.k_cache.size(0);
     const int32_t* pages = problem_.page_table.const_data_ptr<int32_t>() + task.sequence * num_pages;
+    const auto [first_seen, end_seen] = keys_of(task);
+    const int64_t start = at / kKeyTile * kKeyTile, end = std::min({end_seen, start + kKeyTile, num_pages * page_tokens});
     next_.head = task.head;
     std::fill_n(next_.tokens, kKeyTile, -1);
-    end = std::min({end, start + kKeyTile, num_pages * page_tokens});
-    for (int64_t position = start; position < end;) {
+    for (int64_t position = std::max(start, first_seen); position < end;) {
       const int64_t page = pages[position / page_tokens], first = position % page_tokens;
       TORCH_CHECK_INDEX(page < cache_pages, "paged_attention: page ", page, " of ", cache_pages);
       const int64_t page_end = std::min(end, position - first + page_tokens);
@@ -137,11 +150,6 @@ class Attention {
       for (; position < page_end; ++position, offset += stride)
         if (page >= 0) next_.tokens[position - start] = offset;
     }
-  }
-
-  void locate_first(const Task& task) {
-    const auto [start, end] = keys_of(task);
-    locate(task, start, end);
   }
 
   void find_rows(const at::Tensor& cache, int64_t head) {
@@ -160,17 +168,20 @@ class Attention {
     find_rows(problem_.v_cache, head);
     load_values(rows_, width_, padded_, values_.data());
     std::fill_n(scores_.begin(), rows * kKeyTile, 0.0f);
-    multiply_add(&q_[first_row * padded_], padded_, keys_.data(), kKeyTile, scores_.data(), rows, width_);
+    multiply_add<T>(&q_[first_row * depth_], depth_, keys_.data(), kKeyTile, scores_.data(), rows, depth_);
     for (int64_t row = 0; row < rows; ++row) {
-      const int64_t position = problem_.positions[task.first + row / group_] - start;
-      const int64_t first = problem_.window ? std::max<int64_t>(0, position - problem_.window + 1) : 0;
-      soften(&scores_[row * kKeyTile], first_row + row, std::min(first, kKeyTile), std::clamp<int64_t>(position + 1, 0, kKeyTile));
+      const auto [first, end] = seen(task, row / group_, start);
+      soften(&scores_[row * kKeyTile], first_row + row, first, end);
     }
-    multiply_add(scores_.data(), kKeyTile, values_.data(), padded_, &out_[first_row * padded_], rows, kKeyTile);
+    weigh(task, first_row, start);
   }
 
   // Turns a row's scores into weights relative to its highest score so far; keys outside first .. end get none.
   void soften(float* scores, int64_t row, int64_t first, int64_t end) {
+    if (first >= end) {
+      std::fill_n(scores, kKeyTile, 0.0f);
+      return;
+    }
     Floats lanes[4];
     Ints visible[4];
     for (int v = 0; v < 4; ++v) {
@@ -180,25 +191,48 @@ class Attention {
     }
     const float before = highest_[row];
     const float highest = std::max(before, max_lanes(maximum(maximum(lanes[0], lanes[1]), maximum(lanes[2], lanes[3]))));
-    for (int v = 0; v < 4; ++v) {
-      lanes[v] = visible[v] ? exp(lanes[v] - highest) : Floats{};
-      store(scores + v * kLanes, lanes[v]);
-    }
+    for (int v = 0; v < 4; ++v) lanes[v] = visible[v] ? exp(lanes[v] - highest) : Floats{};
     const float fade = exp(broadcast(before - highest))[0];
-    weight_[row] = weight_[row] * fade + sum_lanes((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
+    float* weight = &weight_[row * kLanes];
+    store(weight, load(weight) * fade + ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])));
+    store_weights<T>(lanes, scores);
     highest_[row] = highest;
     if (fade != 1.0f)
       for (int64_t i = 0; i < padded_; i += kLanes) store(&out_[row * padded_ + i], load(&out_[row * padded_ + i]) * fade);
   }
 
+  // Adds the weighted values of a tile to the sums of a kv head's rows.
+  void weigh(const Task& task, int64_t first_row, int64_t start) {
+    float* out = &out_[first_row * padded_];
+    if (!hides(task, start) || all_finite<T>(values_.data(), padded_)) {
+      multiply_add<T, kWeightParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, out, task.count * group_, kValueWords);
+      return;
+    }
+    for (int64_t query = 0; query < task.count; ++query) {
+      const auto [first, end] = seen(task, query, start);
+      std::vector<float> visible = values_;
+      clear_values_outside<T>(first, end, padded_, visible.data());
+      const int64_t row = query * group_;
+      multiply_add<T, kWeightParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, out + row * padded_, group_, kValueWords);
+    }
+  }
+
+  // Whether the tile from `start` on has a key that one row of the task sees and another one does not.
+  bool hides(const Task& task, int64_t start) const {
+    const auto all = seen(task, 0, start);
+    for (int64_t query = 1; query < task.count; ++query)
+      if (seen(task, query, start) != all) return true;
+    return false;
+  }
+
   void finish(const Task& task) {
     T* out = problem_.out.mutable_data_ptr<T>();
     for (int64_t row = 0; row < task.heads * task.count * group_; ++row)
-      store_result(&out_[row * padded_], weight_[row], width_, padded_, out + head_of(task, row) * width_);
+      store_result(&out_[row * padded_], sum_lanes(load(&weight_[row * kLanes])), width_, padded_, out + head_of(task, row) * width_);
   }
 
   const Problem& problem_;
-  const int64_t group_, width_, padded_;
+  const int64_t group_, width_, padded_, depth_;  // padded_ in elements, depth_ the same in words of an operand
   std::vector<float> q_, out_, scores_, keys_, values_, highest_, weight_;
   KeyTile tile_, next_;
   KeyRows<T> rows_;

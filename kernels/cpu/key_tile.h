@@ -1,7 +1,7 @@
-// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, and its results back.
+// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, weights too, and its results back.
 #pragma once
 
-#include "vector.h"
+#include "multiply.h"
 
 namespace pypto_serving {
 
@@ -66,7 +66,7 @@ struct KeyRows {
   const T* next[kKeyTile];
 };
 
-// keys[padded][64] from rows of `width` elements; `padded` is `width` rounded up to whole vectors of words.
+// keys[padded][64] from rows of `width` elements, as words of an operand; `padded` is `width` rounded up to whole vectors of words.
 template <typename T>
 void load_keys(const KeyRows<T>& rows, int64_t width, int64_t padded, float* keys) {
   for (int64_t key = 0; key < kKeyTile; key += kLanes)
@@ -78,30 +78,105 @@ void load_keys(const KeyRows<T>& rows, int64_t width, int64_t padded, float* key
       }
       transpose(block);
       for (int64_t i = 0; i < kLanes; ++i) {
-        widen<T>(block[i], parts);
-        float* to = keys + (first + i) * kPerWord<T> * kKeyTile + key;
-        for (int64_t part = 0; part < kPerWord<T>; ++part) store(to + part * kKeyTile, parts[part]);
+        if constexpr (kPaired<T>) {
+          store(keys + (first + i) * kKeyTile + key, block[i]);
+        } else {
+          widen<T>(block[i], parts);
+          float* to = keys + (first + i) * kPerWord<T> * kKeyTile + key;
+          for (int64_t part = 0; part < kPerWord<T>; ++part) store(to + part * kKeyTile, parts[part]);
+        }
       }
     }
 }
 
-// values[64][padded] from rows. In bf16 each 32 elements are stored as the even ones, then the odd ones; store_result puts them back.
+// The elements of two rows that are in the lower, or in the upper half of each word, side by side.
+inline Floats lower_halves(Floats a, Floats b) {
+  return reinterpret_cast<Floats>((reinterpret_cast<Words>(a) & 0xffffu) | reinterpret_cast<Words>(b) << 16);
+}
+inline Floats upper_halves(Floats a, Floats b) {
+  return reinterpret_cast<Floats>(reinterpret_cast<Words>(a) >> 16 | (reinterpret_cast<Words>(b) & 0xffff0000u));
+}
+
+// values[64][padded] from rows, as words of an operand. In bf16 each 32 columns are stored as the even ones, then the odd ones;
+// store_result puts them back.
 template <typename T>
 void load_values(const KeyRows<T>& rows, int64_t width, int64_t padded, float* values) {
-  for (int64_t row = 0; row < kKeyTile; ++row)
+  for (int64_t row = 0; row < kKeyTile; row += kDepthPerWord<T>, values += padded)
     for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
       Floats parts[kPerWord<T>];
-      widen<T>(load_words(rows.now[row], first / kPerWord<T>, width), parts);
+      const Floats words = load_words(rows.now[row], first / kPerWord<T>, width);
       __builtin_prefetch(rows.next[row] + first);
-      for (int64_t part = 0; part < kPerWord<T>; ++part) store(values + row * padded + first + part * kLanes, parts[part]);
+      if constexpr (kPaired<T>) {
+        const Floats following = load_words(rows.now[row + 1], first / kPerWord<T>, width);
+        __builtin_prefetch(rows.next[row + 1] + first);
+        parts[0] = lower_halves(words, following);
+        parts[1] = upper_halves(words, following);
+      } else {
+        widen<T>(words, parts);
+      }
+      for (int64_t part = 0; part < kPerWord<T>; ++part) store(values + first + part * kLanes, parts[part]);
     }
 }
 
+// Zero in place of the keys outside first .. end of such values.
+template <typename T>
+void clear_values_outside(int64_t first, int64_t end, int64_t padded, float* values) {
+  for (int64_t key = 0; key < kKeyTile; ++key) {
+    if (key >= first && key < end) continue;
+    const uint32_t kept = !kPaired<T> ? 0 : key % 2 ? 0xffffu : 0xffff0000u;
+    float* row = values + key / kDepthPerWord<T> * padded;
+    for (int64_t i = 0; i < padded; i += kLanes) store(row + i, reinterpret_cast<Floats>(reinterpret_cast<Words>(load(row + i)) & kept));
+  }
+}
+
+// Whether such values are all finite: zero times anything else is NaN.
+template <typename T>
+bool all_finite(const float* values, int64_t padded) {
+  Floats zeros = {};
+  for (int64_t i = 0; i < kKeyTile / kDepthPerWord<T> * padded; i += kLanes) zeros = add_product<T>(zeros, load(values + i), Floats{});
+  return sum_lanes(zeros) == 0.0f;
+}
+
+#ifdef __AVX512BF16__
+// Two vectors of fp32 rounded to bf16, the elements of `low` before those of `high`, and one of them widened again.
+inline Floats rounded_pair(Floats low, Floats high) {
+  return reinterpret_cast<Floats>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low)));
+}
+inline Floats widened_half(Floats pair, int which) {
+  const __m512i bits = reinterpret_cast<__m512i>(pair);
+  const __m256i half = which ? _mm512_extracti64x4_epi64(bits, 1) : _mm512_castsi512_si256(bits);
+  return reinterpret_cast<Floats>(widened(reinterpret_cast<Halves>(half)) << 16);
+}
+#endif
+
+// The parts of a weight, each an operand: a bf16 weight alone would cost as much exactness as rounding the result does.
+template <typename T>
+constexpr int kWeightParts = kPaired<T> ? 2 : 1;
+
+// Stores 64 weights as words of operands, the parts one behind the other.
+template <typename T>
+void store_weights(const Floats (&lanes)[4], float* words) {
+#ifdef __AVX512BF16__
+  if constexpr (kPaired<T>) {
+    for (int pair = 0; pair < 2; ++pair) {
+      const Floats low = lanes[2 * pair], high = lanes[2 * pair + 1];
+      const Floats rounded = rounded_pair(low, high);
+      const Floats rest = rounded_pair(low - widened_half(rounded, 0), high - widened_half(rounded, 1));
+      store(words + pair * kLanes, rounded);
+      store(words + kKeyTile / 2 + pair * kLanes, rest);
+    }
+    return;
+  }
+#endif
+  for (int v = 0; v < 4; ++v) store(words + v * kLanes, lanes[v]);
+}
+
+// The sums over the weight. A zero is stored as +0: adding products with weight zero may or may not have turned a -0 around.
 template <typename T>
 void store_result(const float* sums, float weight, int64_t width, int64_t padded, T* out) {
   for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
     Floats parts[kPerWord<T>];
-    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(sums + first + part * kLanes) / weight;
+    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(sums + first + part * kLanes) / weight + 0.0f;
     store_words(out, first / kPerWord<T>, width, narrow<T>(parts));
   }
 }

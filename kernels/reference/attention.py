@@ -93,9 +93,18 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, tiles: _QueryTiles, sca
         fade = torch.exp(highest - now_highest)
         probabilities = torch.exp(scores - now_highest).masked_fill(~visible, 0.0)
         weight = weight * fade + probabilities.sum(-1, keepdim=True)
-        total = total * fade + probabilities @ values
+        total = total * fade + _weigh(probabilities, values, visible)
         highest = now_highest
-    return total / weight
+    return total / weight + 0.0  # a zero is +0, whatever was multiplied by weight zero
+
+
+def _weigh(probabilities: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+    """probabilities @ values, where a value that is not finite makes NaN of the rows that see it and is nothing to the others."""
+    unsound = ~values.isfinite()
+    if not unsound.any():
+        return probabilities @ values
+    seen = visible.expand(probabilities.shape).float() @ unsound.float()
+    return (probabilities @ values.masked_fill(unsound, 0.0)).masked_fill(seen > 0, torch.nan)
 
 
 def _load_key_tile(k_cache: Tensor, v_cache: Tensor, tiles: _QueryTiles, start: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -126,6 +126,40 @@ def test_later_keys_of_the_sequence_are_not_seen(form, paged):
     assert torch.equal(sequences.attend(form, [(0, 10, 20)]), before)
 
 
+def spoil(sequences, sequence, position, junk, caches):
+    """Puts `junk` in place of the key, the value or both at a position."""
+    page, offset = int(sequences.page_table[sequence, position // 16]), position % 16
+    for name in caches:
+        getattr(sequences, name)[page, offset] = junk
+
+
+@pytest.mark.parametrize(("junk", "caches"), [(torch.nan, ["v_cache"]), (-torch.inf, ["v_cache"]), (torch.inf, ["k_cache", "v_cache"])])
+@pytest.mark.parametrize("window", [0, 20, 70])
+@pytest.mark.parametrize("position", [9, 70])
+def test_what_is_not_finite_changes_no_bit_of_rows_that_do_not_see_it(form, paged, position, window, junk, caches):
+    sequences = paged([150], (6, 2))
+    before = sequences.attend(form, [(0, 0, 150)], window)
+    spoil(sequences, 0, position, junk, caches)
+    seeing = slice(position, position + window if window else None)
+    whole = sequences.attend(form, [(0, 0, 150)], window)
+    assert not whole[seeing].isfinite().any()
+    assert torch.equal(whole[:position], before[:position])
+    assert not window or torch.equal(whole[position + window :], before[position + window :])
+    for row in (0, position - 1, position, position + 1, 80, 149):
+        assert torch.equal(sequences.attend(form, [(0, row, row + 1)], window).nan_to_num(), whole[row : row + 1].nan_to_num())
+    chunks = torch.cat([sequences.attend(form, [(0, row, min(row + 33, 150))], window) for row in range(0, 150, 33)])
+    assert torch.equal(chunks.nan_to_num(), whole.nan_to_num())
+
+
+def test_what_is_not_finite_stays_in_its_sequence(form, paged):
+    sequences = paged([70, 30, 90])
+    before = sequences.attend(form, [(0, 0, 70), (1, 29, 30), (2, 40, 90)])
+    spoil(sequences, 1, 3, torch.nan, ["k_cache", "v_cache"])
+    after = sequences.attend(form, [(0, 0, 70), (1, 29, 30), (2, 40, 90)])
+    assert after[70].isnan().all()
+    assert torch.equal(after[:70], before[:70]) and torch.equal(after[71:], before[71:])
+
+
 def test_queries_may_be_a_view_of_a_packed_projection(form, paged, random):
     sequences = paged([9])
     packed = torch.cat([sequences.queries[0].flatten(1), random(9, 64)], dim=1)
