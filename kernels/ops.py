@@ -48,6 +48,11 @@ _add_rms_norm = _define(
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
     accelerator_norm.add_rms_norm,
 )
+_finite_rows = _define(
+    "finite_rows(Tensor x) -> Tensor",
+    norm.finite_rows,
+    lambda x: x.new_empty(x.shape[0], dtype=torch.bool),
+)
 _rotary = _define(
     "rotary(Tensor q, Tensor k, Tensor positions, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
     rotary_form.rotary,
@@ -143,6 +148,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x, residual [T, H], weight [H] -> (rms_norm(x + residual), x + residual)."""
     return _add_rms_norm(x, residual, weight, eps)  # type: ignore[no-any-return]
+
+
+def finite_rows(x: Tensor) -> Tensor:
+    """x [T, H] -> [T] bool: whether all of a row is finite."""
+    return _finite_rows(x)  # type: ignore[no-any-return]
 
 
 def rotary(q: Tensor, k: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

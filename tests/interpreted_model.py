@@ -9,6 +9,7 @@ from fakes.steps import admission, generate, ids
 from torch import Tensor
 
 from kernels.testing.forms import interpreted_forms, npu_layout
+from worker.lanes.batch import Hidden
 from worker.limits import RunnerLimits
 from worker.models import Placement, decoder_loading, load_model
 from worker.runner import ModelRunner
@@ -24,7 +25,7 @@ class _Recorder:
     def __init__(self, model):
         self._model, self.row_tile, self.seen = model, model.row_tile, []
 
-    def forward(self, batch, cache) -> Tensor:
+    def forward(self, batch, cache) -> Hidden:
         return self._model.forward(batch, cache)
 
     def logits(self, rows: Tensor) -> Tensor:

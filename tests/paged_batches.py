@@ -46,7 +46,7 @@ class PagedExecutor:
     def step(self, *chunks: tuple[PagedSequence, int]) -> list[Tensor]:
         """Run that many next tokens of every sequence in one batch; returns the logits of each, [tokens, vocab]."""
         batch = self._batch(chunks)
-        logits = self.model.logits(self.model.forward(batch, self.cache))
+        logits = self.model.logits(self.model.forward(batch, self.cache).wanted)
         assert logits.dtype == torch.float32 and logits.shape == (len(batch.logit_rows), self.model.description.vocab_size)
         for sequence, num_tokens in chunks:
             sequence.num_computed_tokens += num_tokens
@@ -57,7 +57,7 @@ class PagedExecutor:
         """Run that many next tokens of a sequence, asking for no logits."""
         nothing = torch.empty(0, dtype=torch.int64)
         batch = replace(self._batch([(sequence, num_tokens)]), logit_rows=nothing)
-        assert len(self.model.forward(batch, self.cache)) == 0
+        assert len(self.model.forward(batch, self.cache).wanted) == 0
         sequence.num_computed_tokens += num_tokens
 
     def logits(self, token_ids: Sequence[int], chunk: int | None = None) -> Tensor:

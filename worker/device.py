@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from torch import Tensor
 
 from pypto_serving.process.start_up import StartUpError
 from worker.first_line import first_line
 from worker.host_memory import free_host_bytes
+from worker.lanes.batch import Hidden
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class GraphCapture:
         self._graph_type = self._runtime.NPUGraph if device.kind == "npu" else self._runtime.CUDAGraph
         self._pool = self._runtime.graph_pool_handle()
 
-    def __call__(self, launch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def __call__(self, launch: Callable[[], Hidden]) -> Callable[[], Hidden]:
         """Run `launch` once, which compiles and loads what it needs, then record it; returns what replays it and gives its result."""
         beside = self._runtime.Stream(self._device)
         beside.wait_stream(self._runtime.current_stream(self._device))
@@ -83,7 +83,7 @@ class GraphCapture:
         with self._runtime.graph(graph, pool=self._pool):
             result = launch()
 
-        def replay() -> Tensor:
+        def replay() -> Hidden:
             graph.replay()
             return result
 

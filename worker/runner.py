@@ -1,6 +1,7 @@
 """Executes steps: one forward over the lanes that run, then one token for each lane that samples."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -10,9 +11,9 @@ from torch import Tensor
 from pypto_serving.wire.columns import Ids
 from worker.cache.kv_cache import KVCache
 from worker.graphs.decode_graphs import DecodeGraphs
-from worker.lanes.batch import Batch, BatchBuilder, BatchColumns
+from worker.lanes.batch import Batch, BatchBuilder, BatchColumns, Hidden
 from worker.lanes.lane_table import LaneTable
-from worker.lanes.step_rules import Ints
+from worker.lanes.step_rules import Ints, Run
 from worker.limits import RunnerLimits
 from worker.sampling.logprobs import PromptRows, report_prompt, report_tokens
 from worker.sampling.sampler import SampledTokens, sample
@@ -22,6 +23,7 @@ from worker.warm_up import check_warm_up, warm_up_steps
 
 _NOTHING_TO_DRAW = "no token can be drawn at index {}: mask and minimum length exclude all of them"
 _NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
+_STATE_NOT_FINITE = "the model can not go on from the token at index {}: its hidden state behind the last layer is not finite"
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 
@@ -33,8 +35,8 @@ class ForwardModel(Protocol):
     def row_tile(self) -> int:
         """The number of rows of a batch has to be a multiple of this."""
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values to the cache; returns the wanted rows [len(batch.logit_rows), hidden]."""
+    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
+        """Write the batch's keys and values to the cache; returns the wanted rows, and which rows were finite."""
 
     def logits(self, rows: Tensor) -> Tensor:
         """Float32 logits [n, vocab] of some wanted rows [n, hidden]."""
@@ -64,14 +66,16 @@ class ModelRunner:
         if not len(run.lanes):
             return StepOutput(step.step_id, _NO_IDS, _NO_IDS, _NO_IDS, self._lanes.digest)
         prompt = PromptRows.of(run, self._lanes)
-        wanted = self._forward(BatchColumns.of(run, self._lanes, prompt.rows))
+        wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt.rows))
         self._lanes.advance(run)
         lanes = run.lanes[run.samples]
         rows = self._lanes.sampling_rows(lanes, step.masks)
         logits = self._model.logits(wanted[: len(lanes)])
         sampled = sample(logits, rows)
+        spoiled = run.first_positions(~finite.cpu().numpy())
+        sampled = replace(sampled, failed=sampled.failed | (spoiled >= 0)[run.samples])
         self._lanes.append(lanes[~sampled.failed], sampled.token_ids[~sampled.failed])
-        self._lanes.end(lanes[sampled.failed])
+        self._lanes.end(np.concatenate([lanes[sampled.failed], run.lanes[spoiled >= 0]]))
         return StepOutput(
             step_id=step.step_id,
             lanes=lanes[~sampled.failed].astype(np.uint32),
@@ -82,20 +86,25 @@ class ModelRunner:
             prompt_logprobs=report_prompt(
                 lambda first, last: self._model.logits(wanted[len(lanes) + first : len(lanes) + last]), prompt, run, self._lanes
             ),
-            lane_errors=self._lane_errors(lanes, sampled, rows),
+            lane_errors=self._lane_errors(run, spoiled, sampled, rows),
         )
 
-    def _forward(self, columns: BatchColumns) -> Tensor:
+    def _forward(self, columns: BatchColumns) -> Hidden:
         replayed = self._graphs.forward(columns) if self._graphs is not None else None
         return self._model.forward(self._batches.build(columns), self._cache) if replayed is None else replayed
 
-    def _lane_errors(self, lanes: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
-        columns = (lanes, self._lanes.generations[lanes], rows.indices, sampled.excluded)
-        failed = zip(*(column[sampled.failed].tolist() for column in columns), strict=True)
-        return [
-            LaneError(lane, generation, (_NOTHING_TO_DRAW if excluded else _NOT_FINITE).format(index), excluded)
-            for lane, generation, index, excluded in failed
+    def _lane_errors(self, run: Run, spoiled: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
+        """One for each lane of `run` with a hidden state that is not finite, at index `spoiled` (-1: none), or with nothing drawn."""
+        not_drawn = sampled.failed & (spoiled[run.samples] < 0)
+        columns = (run.lanes[run.samples], rows.indices, sampled.excluded)
+        failed = [
+            (lane, (_NOTHING_TO_DRAW if excluded else _NOT_FINITE).format(index), excluded)
+            for lane, index, excluded in zip(*(column[not_drawn].tolist() for column in columns), strict=True)
         ]
+        at = np.flatnonzero(spoiled >= 0)
+        indices = zip(run.lanes[at].tolist(), spoiled[at].tolist(), strict=True)
+        broken = [(lane, _STATE_NOT_FINITE.format(index), False) for lane, index in indices]
+        return [LaneError(lane, int(self._lanes.generations[lane]), message, excluded) for lane, message, excluded in broken + failed]
 
     def reset(self) -> None:
         """Forget all lanes. The cache is left as it is: nothing points into it any more."""

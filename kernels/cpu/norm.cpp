@@ -1,4 +1,4 @@
-// rms_norm and add_rms_norm.
+// rms_norm, add_rms_norm and finite_rows.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -96,9 +96,33 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::T
   return {normed, total};
 }
 
+// Zero times anything that is not finite is NaN.
+template <typename T>
+bool is_finite(const T* x, int64_t width) {
+  Floats zeros = {};
+  for (int64_t i = 0; i < width; i += kLanes) zeros += load(x + i, width - i) * 0.0f;
+  return sum_lanes(zeros) == 0.0f;
+}
+
+at::Tensor finite_rows(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 2 && x.is_contiguous(), "finite_rows: x must be contiguous, [T, H]");
+  at::Tensor out = at::empty({x.size(0)}, x.options().dtype(at::kBool));
+  const int64_t width = x.size(1);
+  with_element_type(x, "finite_rows", [&](auto element) {
+    using T = decltype(element);
+    const T* from = x.const_data_ptr<T>();
+    bool* to = out.mutable_data_ptr<bool>();
+    at::parallel_for(0, x.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) to[row] = is_finite(from + row * width, width);
+    });
+  });
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(pypto_serving, CPU, library) {
   library.impl("rms_norm", rms_norm);
   library.impl("add_rms_norm", add_rms_norm);
+  library.impl("finite_rows", finite_rows);
 }
 
 }  // namespace

@@ -15,3 +15,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """x, residual [T, H], weight [H] -> (rms_norm(x + residual), x + residual), the sum rounded to x's dtype."""
     total = x + residual
     return rms_norm(total, weight, eps), total
+
+
+def finite_rows(x: Tensor) -> Tensor:
+    """x [T, H] -> [T] bool: whether all of a row is finite."""
+    return x.isfinite().all(dim=-1)

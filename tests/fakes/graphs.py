@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from worker.lanes.batch import Hidden
 
 #: Operators that wait for the device, or whose result has a shape that only the device knows.
 _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "repeat_interleave", "_unique", "unique", "item", "is_nonzero")
@@ -34,14 +35,16 @@ class FakeCapture:
         self.num_captured = 0
         self.num_replayed = 0
 
-    def __call__(self, launch: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """A replay whose result is always the same tensor, as a device's graph has it."""
+    def __call__(self, launch: Callable[[], Hidden]) -> Callable[[], Hidden]:
+        """A replay whose result are always the same tensors, as a device's graph has it."""
         with no_word_to_the_host():
             output = launch()
         self.num_captured += 1
 
-        def replay() -> Tensor:
+        def replay() -> Hidden:
             self.num_replayed += 1
-            return output.copy_(launch())
+            for kept, new in zip(output, launch(), strict=True):
+                kept.copy_(new)
+            return output
 
         return replay

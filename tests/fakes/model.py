@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from worker.cache.kv_cache import CacheGroupSpec, KVCache, allocate_cache
-from worker.lanes.batch import Batch
+from worker.lanes.batch import Batch, Hidden
 from worker.limits import RunnerLimits
 
 Logits = Callable[[Sequence[int]], np.ndarray]
@@ -51,13 +51,14 @@ class FakeModel:
     which has to have a window, the window is read and compared too.
     """
 
-    def __init__(self, logits: Logits, row_tile: int = 2) -> None:
+    def __init__(self, logits: Logits, row_tile: int = 2, unsound_token: int = -1) -> None:
         self._logits = logits
+        self._unsound_token = unsound_token  # its hidden states are not finite
         self.row_tile = row_tile
         self.batches: list[Batch] = []
         self.head_rows: list[int] = []  # sizes of the calls of `logits`
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """The wanted rows, which are their logits."""
         assert len(batch.token_ids) % self.row_tile == 0
         self.batches.append(batch)
@@ -65,7 +66,7 @@ class FakeModel:
             cache.keys[group].view(-1)[slots] = batch.token_ids
             cache.values[group].view(-1)[slots] = batch.positions
         rows = [self._logits(self._read_sequence(batch, cache, row)) for row in batch.logit_rows.tolist()]
-        return torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, 0)
+        return Hidden(torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, 0), batch.token_ids != self._unsound_token)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Logits of some of them."""

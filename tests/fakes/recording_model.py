@@ -3,21 +3,24 @@
 from torch import Tensor
 
 from worker.cache.kv_cache import KVCache
-from worker.lanes.batch import Batch
+from worker.lanes.batch import Batch, Hidden
 from worker.runner import ForwardModel
 from worker.step import StepOutput
 
 
 class RecordingModel:
-    """Another model, with the logits that the sampler saw, by lane; `observe` has to see every output of the runner."""
+    """Another model, with its cache and the logits that the sampler saw, by lane; `observe` has to see every output of the runner."""
+
+    cache: KVCache
 
     def __init__(self, model: ForwardModel) -> None:
         self._model = model
         self.row_tile = model.row_tile
         self.drawn_from: dict[int, list[Tensor]] = {}
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """As the model does."""
+        self.cache = cache
         return self._model.forward(batch, cache)
 
     def logits(self, rows: Tensor) -> Tensor:

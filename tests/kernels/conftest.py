@@ -16,6 +16,7 @@ from kernels.reference import activation, attention, cache, moe, norm, rotary
 REFERENCE = SimpleNamespace(
     rms_norm=norm.rms_norm,
     add_rms_norm=norm.add_rms_norm,
+    finite_rows=norm.finite_rows,
     rotary=rotary.rotary,
     write_kv=cache.write_kv,
     paged_attention=attention.paged_attention,

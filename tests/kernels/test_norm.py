@@ -37,3 +37,13 @@ def test_norm_of_a_row_does_not_depend_on_its_company(form, random, width):
     for rows in (1, 2, 3, 7, 8, 33, 64, 100):
         assert torch.equal(form.rms_norm(x[-rows:], weight, 1e-5), normed[-rows:])
         assert torch.equal(form.add_rms_norm(x[:rows], residual[:rows], weight, 1e-5)[0], together[:rows])
+
+
+@pytest.mark.parametrize("width", [1, 7, 64, 100])
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf])
+def test_row_with_anything_that_is_not_finite_is_found(form, random, width, junk):
+    x = random(9, width)
+    x[1], x[2] = torch.finfo(x.dtype).max, torch.finfo(x.dtype).min
+    x[4, 0] = x[5, width // 2] = x[8, -1] = junk
+    assert form.finite_rows(x).tolist() == [True] * 4 + [False] * 2 + [True] * 2 + [False]
+    assert form.finite_rows(x[:0]).shape == (0,)

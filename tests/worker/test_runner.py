@@ -69,6 +69,36 @@ def test_lane_error_hits_one_lane():
     assert drawn(runner.execute(step(2, admissions=[]))) == {0: 0, 2: 0}
 
 
+def _spoiled_runner():
+    return ModelRunner(FakeModel(hashed_logits(), unsound_token=13), token_cache(), limits())
+
+
+def test_lane_ends_with_the_chunk_that_has_a_hidden_state_which_is_not_finite():
+    runner = _spoiled_runner()
+    spoiled = admission(1, (5, 13, 13, 8), generation=2, page_tables=[ids(3, 4, 5)])
+    admissions = [admission(0, (1, 2, 3, 4), page_tables=[ids(0, 1, 2)]), spoiled]
+    output = runner.execute(step(1, {0: 3, 1: 3}, admissions=admissions))
+    message = "the model can not go on from the token at index 1: its hidden state behind the last layer is not finite"
+    assert output.lane_errors == [LaneError(1, 2, message)]
+    assert drawn(output) == {}
+    output = runner.execute(step(2, {0: 1, 1: 1}))
+    assert drawn(output) == {0: _greedy([1, 2, 3, 4])} and output.lane_errors == []
+
+
+def test_lane_draws_nothing_behind_a_hidden_state_that_is_not_finite():
+    output = _spoiled_runner().execute(step(1, {0: 2}, admissions=[admission(0, (13, 2)), admission(1, (4,), page_tables=[ids(3, 4, 5)])]))
+    assert drawn(output) == {1: _greedy([4])}
+    (error,) = output.lane_errors
+    assert (error.lane, error.nothing_to_draw) == (0, False) and "token at index 0" in error.message
+
+
+def test_mask_for_a_lane_that_has_ended_meanwhile_is_no_fault():
+    runner = _spoiled_runner()
+    runner.execute(step(1, {0: 2}, admissions=[admission(0, (13, 2, 3), constrained=True), admission(1, (4,), page_tables=[ids(3, 4, 5)])]))
+    output = runner.execute(step(2, {0: 1}, masks={0: bytes(13)}))
+    assert list(drawn(output)) == [1] and output.lane_errors == []
+
+
 _EXCLUDING = {
     "mask": {"masks": {0: bytes(13)}, "constrained": True},
     "minimum length": {"min_length": 64, "end_token_ids": ids(*range(97))},

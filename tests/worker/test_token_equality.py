@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.recording_model import RecordingModel
-from fakes.steps import admission, generate, ids
+from fakes.steps import admission, drawn, generate, ids, step
 
 from worker.limits import RunnerLimits
 from worker.models.model import Placement
@@ -80,3 +80,13 @@ def test_reused_pages_change_nothing(model, alone, num_computed):
 def test_readmission_changes_nothing(model, alone, num_generated):
     requests = [_request(lane, alone[lane][0][:num_generated]) for lane in _LANES]
     _assert_same(_run(model, requests, 16), alone, num_generated)
+
+
+def test_lane_that_meets_what_is_not_finite_ends_at_its_chunk_and_changes_no_other(model, alone):
+    runner, recorder = _runner(model)
+    runner.execute(step(1, {0: 20, 2: 5}, admissions=[_request(0), _request(2)]))
+    recorder.cache.values[0][_PAGES_PER_LANE * 2, 3] = torch.nan
+    output = runner.execute(step(2, {2: 9}))
+    (error,) = output.lane_errors
+    assert (error.lane, drawn(output)) == (2, {0: alone[0][0][1]}) and "token at index 5" in error.message
+    assert drawn(runner.execute(step(3, {2: 8}))) == {0: alone[0][0][2]}

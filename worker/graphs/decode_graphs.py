@@ -6,27 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
-
 from worker.cache.kv_cache import KVCache
 from worker.graphs.shapes import GraphShape
 from worker.graphs.static_batch import StaticBatch
-from worker.lanes.batch import Batch, BatchColumns
+from worker.lanes.batch import Batch, BatchColumns, Hidden
 
 _log = logging.getLogger(__name__)
 
-#: Runs a launch once to load what it needs, records it, and returns what replays it: a call that always returns the same tensor.
-Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+#: Runs a launch once to load what it needs, records it, and returns what replays it: a call that always returns the same tensors.
+Capture = Callable[[Callable[[], Hidden]], Callable[[], Hidden]]
 
 #: A model's forward that has no word with the host in between.
-Forward = Callable[[Batch, KVCache], Tensor]
+Forward = Callable[[Batch, KVCache], Hidden]
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
     shape: GraphShape
     static: StaticBatch
-    replay: Callable[[], Tensor]
+    replay: Callable[[], Hidden]
 
     def fits(self, columns: BatchColumns) -> bool:
         return len(columns.token_ids) <= self.shape.rows and columns.max_tokens <= self.shape.max_tokens
@@ -57,8 +55,8 @@ class DecodeGraphs:
             seconds = round(time.monotonic() - begin, 2)
             _log.info("captured", extra={"rows": shape.rows, "max_tokens": shape.max_tokens, "seconds": seconds})
 
-    def forward(self, columns: BatchColumns) -> Tensor | None:
-        """The wanted rows of a decode step that a graph has room for, padded, until the next call; None for all other steps."""
+    def forward(self, columns: BatchColumns) -> Hidden | None:
+        """The rows of a decode step that a graph has room for, padded, until the next call; None for all other steps."""
         graph = next((graph for graph in self._graphs if graph.fits(columns)), None) if columns.is_decode else None
         if graph is None:
             return None

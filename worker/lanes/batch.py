@@ -1,6 +1,7 @@
 """A packed batch: prefill chunks and decodes of many sequences side by side, as columns on the host and as tensors on the device."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,13 @@ class Batch:
     page_tables: tuple[Tensor, ...]  # per cache group [B, P] int32, padded with -1; entries that left a window are -1 too
     query_starts: Tensor  # [B + 1] int32
     logit_rows: Tensor  # [S] int64, indices into T
+
+
+class Hidden(NamedTuple):
+    """What a model's forward leaves of a batch."""
+
+    wanted: Tensor  # [S, hidden]: the wanted rows as the head takes them
+    finite: Tensor  # [T] bool: whether all of a row was finite behind the last layer; those of padding rows mean nothing
 
 
 class BatchBuilder:

@@ -45,6 +45,13 @@ class Run:
         """For each sequence [B], the row after its last."""
         return np.cumsum(self.counts)
 
+    def first_positions(self, marked: Bools) -> Ints:
+        """For each sequence [B], the position of its first token row that is `marked` ([T] or more, what is beyond is ignored), or -1."""
+        rows = np.flatnonzero(marked[: len(self.row_sequences)])[::-1]
+        found = np.full(len(self.lanes), -1)
+        found[self.row_sequences[rows]] = self.positions[rows]  # of a sequence's rows the first comes last
+        return found
+
     @cached_property
     def positions(self) -> Ints:
         """For each token row [T], its index in its sequence."""
@@ -153,7 +160,8 @@ class StepRules:
         _check_live(records, "masks", lanes)
         _check(~records["constrained"][lanes], lambda i: f"masks: lane {lanes[i]} is not constrained")
         sampling = run.lanes[run.samples]
-        _check(~np.isin(lanes, sampling), lambda i: f"masks: lane {lanes[i]} does not sample")
+        # The mask of a lane that has ended meanwhile may have been on its way already.
+        _check(~np.isin(lanes, sampling) & ~records["ended"][lanes], lambda i: f"masks: lane {lanes[i]} does not sample")
         waiting = sampling[records["constrained"][sampling]]
         _check(~np.isin(waiting, lanes), lambda i: f"masks: none for lane {waiting[i]}, which is constrained and samples")
 

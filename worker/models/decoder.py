@@ -10,7 +10,7 @@ from kernels import ops
 from kernels.linear import PackedLinear
 from kernels.row_ladder import pad_rows
 from worker.cache.kv_cache import KVCache, allocate_cache
-from worker.lanes.batch import Batch
+from worker.lanes.batch import Batch, Hidden
 from worker.layers.attention import Attention
 from worker.layers.feed_forward import FeedForward
 from worker.models.decoder_config import DecoderConfig
@@ -63,7 +63,7 @@ class Decoder:
         return allocate_cache(self.cache_groups, num_pages, num_partitions, self._device)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """See Model.forward."""
         residual = ops.embedding(batch.token_ids, self._ends.embedding)
         rows = ops.rms_norm(residual, self._layers[0].attention_norm, self._eps)
@@ -72,7 +72,7 @@ class Decoder:
             rows, residual = ops.add_rms_norm(update, residual, layer.feed_forward_norm, self._eps)
             rows, residual = ops.add_rms_norm(layer.feed_forward(rows), residual, next_norm, self._eps)
             self.progress()
-        return rows[batch.logit_rows]
+        return Hidden(rows[batch.logit_rows], ops.finite_rows(residual))
 
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from worker.cache.kv_cache import CacheGroupSpec, KVCache
-from worker.lanes.batch import Batch
+from worker.lanes.batch import Batch, Hidden
 
 
 def _ignore() -> None:
@@ -65,8 +65,8 @@ class Model(Protocol):
     def allocate_cache(self, num_pages: Sequence[int], num_partitions: int = 1) -> KVCache:
         """A zero-filled cache with `num_pages[group]` pages in each partition."""
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the keys and values of all rows, and return the wanted ones as the head takes them: [S, hidden].
+    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
+        """Write the keys and values of all rows, and return the wanted ones, and which were finite.
 
         A row is the same, bit for bit, whatever else is in the batch and however the tokens before it were cut into steps.
         """

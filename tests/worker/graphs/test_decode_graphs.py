@@ -10,14 +10,14 @@ from fakes.model import token_cache
 
 from worker.graphs.decode_graphs import DecodeGraphs
 from worker.graphs.shapes import GraphShape
-from worker.lanes.batch import BatchColumns
+from worker.lanes.batch import BatchColumns, Hidden
 
 _SHAPES = (GraphShape(8, 16), GraphShape(8, 64), GraphShape(16, 16))
 
 
 def _forward(batch, cache):
     """The result tells the shape that it ran in."""
-    return torch.tensor([len(batch.token_ids), batch.page_tables[0].shape[1] * 4])
+    return Hidden(torch.tensor([len(batch.token_ids), batch.page_tables[0].shape[1] * 4]), batch.token_ids == 0)
 
 
 def _columns(rows, max_tokens, row_ends=None):
@@ -38,7 +38,7 @@ def graphs():
     [(1, 1, [8, 16]), (8, 16, [8, 16]), (8, 17, [8, 64]), (9, 16, [16, 16]), (1, 64, [8, 64])],
 )
 def test_first_shape_with_room_is_replayed(graphs, rows, max_tokens, shape):
-    assert graphs.forward(_columns(rows, max_tokens)).tolist() == shape
+    assert graphs.forward(_columns(rows, max_tokens)).wanted.tolist() == shape
 
 
 @pytest.mark.parametrize(("rows", "max_tokens"), [(17, 1), (9, 17), (1, 65)])
