@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf import struct_pb2
+
 from clients.errors import invalid
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
-TemplateValue = bool | int | float | str
+#: A value of JSON: None, bool, int, float, str, a list or a mapping of them.
+TemplateValue = None | bool | int | float | str | Sequence["TemplateValue"] | Mapping[str, "TemplateValue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Message:
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
     name: str = ""
+    reasoning_content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,15 @@ def chat_prompt(
     messages: Sequence[MessageLike],
     tools: Sequence[Tool] = (),
     template_arguments: Mapping[str, TemplateValue] | None = None,
-    add_generation_prompt: bool | None = None,
+    documents: Sequence[Mapping[str, TemplateValue]] = (),
 ) -> pb.Chat:
-    """The conversation on the wire; raises ServingError naming a message that has no such form."""
-    chat = pb.Chat(add_generation_prompt=add_generation_prompt)
+    """The conversation on the wire; raises ServingError naming what has no such form."""
+    chat = pb.Chat()
     chat.messages.extend(_wire_message(index, message) for index, message in enumerate(messages))
     chat.tools.extend(_wire_tool(index, tool) for index, tool in enumerate(tools))
     for name, value in (template_arguments or {}).items():
         _set_template_argument(chat, name, value)
+    chat.documents.extend(_wire_document(index, document) for index, document in enumerate(documents))
     return chat
 
 
@@ -63,7 +68,12 @@ def _wire_message(index: int, like: MessageLike) -> pb.ChatMessage:
         message = like if isinstance(like, Message) else Message(**like)
         calls = [pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.tool_calls]
         return pb.ChatMessage(
-            role=message.role, content=message.content, tool_calls=calls, tool_call_id=message.tool_call_id, name=message.name
+            role=message.role,
+            content=message.content,
+            tool_calls=calls,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+            reasoning_content=message.reasoning_content,
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise invalid(f"messages[{index}]: {error}") from error
@@ -76,21 +86,41 @@ def _wire_tool(index: int, tool: Tool) -> pb.Tool:
         raise invalid(f"tools[{index}]: {error}") from error
 
 
+def _wire_document(index: int, document: Mapping[str, TemplateValue]) -> pb.TemplateObject:
+    try:
+        return _template_object(document)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise invalid(f"documents[{index}]: {error}") from error
+
+
 def _set_template_argument(chat: pb.Chat, name: str, value: TemplateValue) -> None:
     try:
         chat.template_arguments[name].CopyFrom(_template_value(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise invalid(f"template_arguments[{name!r}]: {error}") from error
 
 
 def _template_value(value: TemplateValue) -> pb.TemplateValue:
+    wire = pb.TemplateValue()
     match value:
         case bool():
-            return pb.TemplateValue(bool_value=value)
+            wire.bool_value = value
         case int():
-            return pb.TemplateValue(int_value=value)
+            wire.int_value = value
         case float():
-            return pb.TemplateValue(double_value=value)
+            wire.double_value = value
         case str():
-            return pb.TemplateValue(string_value=value)
-    raise TypeError(f"{value!r} is none of bool, int, float, str")
+            wire.string_value = value
+        case None:
+            wire.null_value = struct_pb2.NULL_VALUE
+        case Mapping():
+            wire.object_value.CopyFrom(_template_object(value))
+        case Sequence() if not isinstance(value, bytes | bytearray):
+            wire.list_value.CopyFrom(pb.TemplateList(values=map(_template_value, value)))
+        case _:
+            raise TypeError(f"{value!r} is none of None, bool, int, float, str, list and dict")
+    return wire
+
+
+def _template_object(value: Mapping[str, TemplateValue]) -> pb.TemplateObject:
+    return pb.TemplateObject(fields={name: _template_value(member) for name, member in value.items()})

@@ -26,7 +26,10 @@ class Request:
 
     tools: Sequence[Tool] = ()
     template_arguments: Mapping[str, TemplateValue] | None = None
+    documents: Sequence[Mapping[str, TemplateValue]] = ()
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    literal_text: bool | None = None
 
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -67,6 +70,7 @@ class Request:
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop")
 _OUTPUT = ("skip_special_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "stream_interval")
+_CHAT = ("add_generation_prompt", "continue_final_message", "literal_text")
 _CONSTRAINT = ("json_schema", "regex", "grammar")
 _OTHERS = ("n", "priority", "cache_salt", "request_id", "model")
 
@@ -124,7 +128,8 @@ def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:
         _guard("prompt", request.prompt, partial(setattr, spec, "text"))
         _refuse_template_fields(request)
     elif request.messages is not None:
-        spec.chat.CopyFrom(chat_prompt(request.messages, request.tools, request.template_arguments, request.add_generation_prompt))
+        spec.chat.CopyFrom(chat_prompt(request.messages, request.tools, request.template_arguments, request.documents))
+        _copy(request, spec.chat, _CHAT)
     else:
         _refuse_template_fields(request)
         spec.token_ids.SetInParent()
@@ -132,7 +137,7 @@ def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:
 
 
 def _refuse_template_fields(request: Request) -> None:
-    for name in ("tools", "template_arguments"):
+    for name in ("tools", "template_arguments", "documents", "continue_final_message", "literal_text"):
         if getattr(request, name):
             raise invalid(f"{name}: only a chat template takes them; give messages")
 

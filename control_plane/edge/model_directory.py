@@ -176,26 +176,43 @@ def _default_sampling(
 def _chat_template(
     directory: Path, tokenizer_config: _Json, special_tokens: Mapping[str, str], template_file: Path | None
 ) -> ChatTemplate | None:
-    """The given file, else the model's chat_template.jinja, else the one in its tokenizer config."""
-    own_file = directory / "chat_template.jinja"
-    path = template_file or (own_file if own_file.exists() else None)
-    origin = path or directory / "tokenizer_config.json: chat_template"
-    try:
-        named = {"default": _read_text(path)} if path else _inline_templates(tokenizer_config.get("chat_template"))
-        source, tool_source = named.get("default"), named.get("tool_use")
-        return None if source is None else ChatTemplate(source, special_tokens, tool_source)
-    except TemplateBroken as error:
-        raise StartUpError(f"{origin}: {error}") from None
+    """The given file, else the templates of the model: "default", and "tool_use" for conversations with tools."""
+    named = {"default": (template_file, _read_text(template_file))} if template_file else _own_templates(directory, tokenizer_config)
+    if named and not named.keys() & {"default", "tool_use"}:
+        raise StartUpError(f"{directory}: has chat templates named {sorted(named)}, but neither default nor tool_use")
+    for origin, source in named.values():
+        try:
+            ChatTemplate(source, special_tokens)
+        except TemplateBroken as error:
+            raise StartUpError(f"{origin}: {error}") from None
+    sources = {name: source for name, (_, source) in named.items()}
+    return ChatTemplate(sources.get("default"), special_tokens, sources.get("tool_use")) if named else None
 
 
-def _inline_templates(value: Any) -> dict[str, str]:
-    """A template, or a list of named ones: "default", and "tool_use" for conversations with tools."""
-    entries = value if isinstance(value, list) else [{"name": "default", "template": value}] if value is not None else []
+def _own_templates(directory: Path, tokenizer_config: _Json) -> dict[str, tuple[Path, str]]:
+    """Where each template stands, and its source, by name: files of their own go before chat_template.json, that before the config."""
+    more = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    paths = {path.stem: path for path in more} | {"default": directory / "chat_template.jinja"}
+    if files := {name: (path, _read_text(path)) for name, path in paths.items() if path.exists()}:
+        return files
+    for path, content in (
+        (directory / "chat_template.json", _read_json(directory / "chat_template.json", required=False)),
+        (directory / "tokenizer_config.json", tokenizer_config),
+    ):
+        if content.get("chat_template") is not None:
+            origin = path.with_name(f"{path.name}: chat_template")
+            return {name: (origin, source) for name, source in _inline_templates(origin, content["chat_template"]).items()}
+    return {}
+
+
+def _inline_templates(origin: Path, value: Any) -> dict[str, str]:
+    """A template, or a list of named ones."""
+    entries = value if isinstance(value, list) else [{"name": "default", "template": value}]
     named = {}
     for entry in entries:
         match entry:
             case {"name": str(name), "template": str(template)}:
                 named[name] = template
             case _:
-                raise TemplateBroken("neither a text nor a list of named texts")
+                raise StartUpError(f"{origin}: neither a text nor a list of named texts")
     return named

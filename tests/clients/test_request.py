@@ -39,6 +39,23 @@ def test_conversation_with_tools_reaches_the_wire():
     assert kinds == {"enable_thinking": "bool_value", "depth": "int_value", "x": "double_value", "y": "string_value"}
 
 
+def test_tpl_07_lists_and_objects_among_template_arguments_reach_the_wire():
+    arguments = {"builtin_tools": ["a", "b"], "options": {"deep": [None, 1.5, {"x": False}]}}
+    wire = generation_spec(Request(messages=[], template_arguments=arguments)).chat.template_arguments
+    assert [value.string_value for value in wire["builtin_tools"].list_value.values] == ["a", "b"]
+    nothing, number, inner = wire["options"].object_value.fields["deep"].list_value.values
+    assert (nothing.WhichOneof("kind"), number.double_value) == ("null_value", 1.5)
+    assert inner.object_value.fields["x"].HasField("bool_value")
+
+
+def test_tpl_09_what_a_template_may_be_given_reaches_the_wire():
+    messages = [Message("user", "a"), {"role": "assistant", "content": "b", "reasoning_content": "hm"}]
+    documents = [{"title": "t", "text": "x"}]
+    chat = generation_spec(Request(messages=messages, documents=documents, continue_final_message=True, literal_text=True)).chat
+    assert (chat.continue_final_message, chat.literal_text, chat.messages[1].reasoning_content) == (True, True, "hm")
+    assert not chat.messages[0].HasField("reasoning_content") and chat.documents[0].fields["text"].string_value == "x"
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -55,7 +72,12 @@ def test_conversation_with_tools_reaches_the_wire():
         ({"messages": [{"role": "user", "content": "x\ud800"}]}, r"messages\[0\]"),
         ({"messages": [], "tools": [{"name": "add"}]}, r"tools\[0\]"),
         ({"messages": [], "template_arguments": {"depth": 2**63}}, "template_arguments\\['depth'\\]"),
-        ({"messages": [], "template_arguments": {"depth": [1]}}, "template_arguments\\['depth'\\]"),
+        ({"messages": [], "template_arguments": {"depth": [b"1"]}}, "template_arguments\\['depth'\\]"),
+        ({"messages": [], "template_arguments": {"depth": {1: 2}}}, "template_arguments\\['depth'\\]"),
+        ({"messages": [], "documents": [{"text": object()}]}, r"documents\[0\]"),
+        ({"messages": [], "documents": ["text"]}, r"documents\[0\]"),
+        ({"prompt": "a", "documents": [{"text": "b"}]}, "documents"),
+        ({"prompt": "a", "literal_text": True}, "literal_text"),
         ({"messages": [], "template_arguments": {3: True}}, "template_arguments\\[3\\]"),
         *(({"prompt": "a", "timeout": timeout}, f"timeout: {timeout!r}") for timeout in (0, -1.0, inf, nan, 2e9, "3")),
         ({"prompt": "a", "regex": "a", "grammar": "b"}, "regex and grammar"),

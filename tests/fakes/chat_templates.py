@@ -117,3 +117,45 @@ ALTERNATING = """
     {{- '[' + message.role + ']' + message.content }}
 {%- endfor %}
 """
+
+#: Writes arguments as text, and calls only where there is no content at all.
+DEEPSEEK_STYLE = """
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}{{- '<|User|>' + message['content'] }}{%- endif %}
+    {%- if message['role'] == 'assistant' and message['content'] is none %}
+        {{- '<|Assistant|><|calls|>' }}
+        {%- for tool in message['tool_calls'] %}
+            {{- tool['type'] + '<|sep|>' + tool['function']['name'] + '\\n```json\\n' + tool['function']['arguments'] + '\\n```' }}
+        {%- endfor %}
+        {{- '<|end|>' }}
+    {%- endif %}
+    {%- if message['role'] == 'assistant' and message['content'] is not none %}
+        {{- '<|Assistant|>' + message['content'].split('</think>')[-1] + '<|end|>' }}
+    {%- endif %}
+    {%- if message['role'] == 'tool' %}{{- '<|output|>' + message['content'] }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|Assistant|><think>\\n' }}{%- endif %}
+"""
+
+#: Needs a content, as Qwen3's own template does.
+STRICT_QWEN_STYLE = QWEN_STYLE.replace("message.content if message.content is string else ''", "message.content + ''")
+
+#: Looks for text in the parts of a content only.
+TYPED = """
+{%- for message in messages %}
+    {{- '<' + message.role + '>' }}
+    {%- for part in message.content %}{%- if part.type == 'text' %}{{- part.text | trim }}{%- endif %}{%- endfor %}
+{%- endfor %}
+"""
+
+#: Keeps what was thought, and takes documents.
+THINKING = """
+{%- for document in documents or [] %}{{- '[' + document.title + ': ' + document.text + ']' }}{%- endfor %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.reasoning_content is string %}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}
+    {{- message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""

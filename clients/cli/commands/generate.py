@@ -23,6 +23,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--chat", action="store_true", help="send the prompt as a user's message (default if the model has a chat template)")
     form.add_argument("--raw", action="store_true", help="send the prompt as it is")
     parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
+    parser.add_argument("--continue-from", metavar="TEXT", help="beginning of the answer, which goes on from there")
     parser.add_argument("-n", type=int, metavar="N", help="number of choices; more than one is not streamed")
     parser.add_argument("--logprobs", type=int, nargs="?", const=0, metavar="N", help="show log probabilities, with N rivals")
     parser.add_argument(
@@ -47,11 +48,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _prompt(arguments: argparse.Namespace, text: str, client: "Client") -> dict[str, Any]:
-    as_chat = arguments.chat or any((arguments.system is not None, arguments.tools, arguments.template_arg))
+    given = (arguments.system, arguments.continue_from, arguments.tools, arguments.documents, arguments.template_arg)
+    as_chat = arguments.chat or arguments.literal_text or any(value is not None for value in given)
     if arguments.raw or not (as_chat or client.models()[0].has_chat_template):
         return {"prompt": text}
     system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    return {"messages": [*system, {"role": "user", "content": text}]}
+    messages = [*system, {"role": "user", "content": text}]
+    if arguments.continue_from is None:
+        return {"messages": messages}
+    return {"messages": [*messages, {"role": "assistant", "content": arguments.continue_from}], "continue_final_message": True}
 
 
 def _answer(client: "Client", arguments: argparse.Namespace, fields: dict[str, Any]) -> None:

@@ -10,24 +10,28 @@ if TYPE_CHECKING:
     from clients.conversation import TemplateValue, Tool
 
 _TOOLS_FORM = 'a JSON list such as [{"type": "function", "function": {"name": "add", "description": "...", "parameters": {...}}}]'
+_DOCUMENTS_FORM = 'a JSON list of objects such as [{"title": "...", "text": "..."}], with the fields that the template knows'
 
 
 def add_template_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --tools and --template-arg."""
+    """Add --tools, --documents, --template-arg and --literal-text."""
     group = parser.add_argument_group("chat template")
     group.add_argument("--tools", type=_tools, metavar="FILE", help=f"tools to offer to the model: {_TOOLS_FORM}")
+    group.add_argument("--documents", type=_documents, metavar="FILE", help=f"documents to answer from: {_DOCUMENTS_FORM}")
+    group.add_argument("--literal-text", action="store_true", help="special tokens that the prompt spells out are only text")
     group.add_argument(
         "--template-arg",
         type=_template_argument,
         action="append",
         metavar="KEY=VALUE",
-        help='argument of the template, such as enable_thinking=false; the value is JSON (true, 3, "text") or else text; may be repeated',
+        help='argument of the template, such as enable_thinking=false; the value is JSON (true, ["a"]) or else text; may be repeated',
     )
 
 
 def template_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fields of `clients.request.Request`; empty unless a flag was given."""
-    fields = {"tools": arguments.tools, "template_arguments": dict(arguments.template_arg or ())}
+    fields = {"tools": arguments.tools, "documents": arguments.documents, "literal_text": arguments.literal_text}
+    fields["template_arguments"] = dict(arguments.template_arg or ())
     return {name: value for name, value in fields.items() if value}
 
 
@@ -36,6 +40,16 @@ def _tools(path: str) -> "list[Tool]":
         return [_tool(entry) for entry in json.loads(read_file(path))]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise argparse.ArgumentTypeError(f"{path}: must be {_TOOLS_FORM}") from None
+
+
+def _documents(path: str) -> "list[dict[str, TemplateValue]]":
+    try:
+        documents = json.loads(read_file(path))
+    except ValueError:
+        documents = None
+    if not isinstance(documents, list) or not all(isinstance(document, dict) for document in documents):
+        raise argparse.ArgumentTypeError(f"{path}: must be {_DOCUMENTS_FORM}")
+    return documents
 
 
 def _tool(entry: dict[str, Any]) -> "Tool":
@@ -54,7 +68,6 @@ def _template_argument(argument: str) -> "tuple[str, TemplateValue]":
     if not (name and separator):
         raise argparse.ArgumentTypeError(f"{argument!r} is not KEY=VALUE")
     try:
-        value = json.loads(text)
-    except ValueError:
+        return name, json.loads(text)
+    except (ValueError, RecursionError):
         return name, text
-    return name, value if isinstance(value, bool | int | float | str) else text

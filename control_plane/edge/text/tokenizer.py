@@ -51,11 +51,12 @@ class Tokenizer:
         added = tokenizer.get_added_tokens_decoder()
         #: Tokens that are no part of the model's own vocabulary, special or not, by id.
         self.added_tokens: Mapping[int, str] = {token_id: token.content for token_id, token in added.items()}
-        special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        #: Those of them that no output shows.
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._rule = rule = byte_rule(json.loads(tokenizer.to_str())["decoder"])
         to_bytes = rule.to_bytes if rule else str.encode
         self._token_bytes = TokenBytes(tokenizer, to_bytes)
-        self._visible_bytes = TokenBytes(tokenizer, to_bytes, skipped=special_ids)
+        self._visible_bytes = TokenBytes(tokenizer, to_bytes, skipped=self.special_ids)
 
     @property
     def has_token_bytes(self) -> bool:
@@ -82,6 +83,20 @@ class Tokenizer:
         detokenizer = self.detokenizer((), skip_special_tokens)
         pieces = [detokenizer.push(token_id) for token_id in token_ids]
         return "".join(pieces) + detokenizer.finish()
+
+    def renamed(self, names: Mapping[int, str]) -> "Tokenizer":
+        """A tokenizer whose added tokens have other names and maybe other ids; the names that they have here are plain text to it.
+
+        It takes no memory for the vocabulary, which is shared.
+        """
+        other = tokenizers.Tokenizer(self._tokenizer.model)
+        other.normalizer, other.pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        added = self._tokenizer.get_added_tokens_decoder()
+        options = ("special", "normalized", "single_word", "lstrip", "rstrip")
+        for token_id, name in names.items():
+            token = tokenizers.AddedToken(name, **{option: getattr(added[token_id], option) for option in options})
+            (other.add_special_tokens if token.special else other.add_tokens)([token])
+        return Tokenizer(other, {})
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for, special tokens included."""

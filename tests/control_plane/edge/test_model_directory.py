@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoints import TinyCheckpoint
 from fakes.model_directory import CONFIG, write_json, write_model_directory
 from fakes.tokenizers import EOS, EOT, SPECIAL_TOKENS
 
 from control_plane.edge.model_directory import read_model
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.text.chat_template import Conversation
+from control_plane.edge.text.chat_template import Conversation, TemplateRefused
 from pypto_serving.process.start_up import StartUpError
 
 
@@ -70,6 +71,49 @@ def test_of_named_templates_the_default_is_taken_and_another_for_tools(directory
     assert template.render(Conversation([], tools=[{}, {}])) == "2 tools"
 
 
+@pytest.mark.parametrize("has_default", [True, False])
+def test_tpl_08_additional_templates_are_read(directory: Path, has_default: bool) -> None:
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools | length }} tools")
+    (directory / "additional_chat_templates" / "rag.jinja").write_text("other")
+    if has_default:
+        (directory / "chat_template.jinja").write_text("plain")
+    template = read(directory).chat_template
+    assert template is not None and template.knows_tools and template.render(Conversation([], tools=[{}])) == "1 tools"
+    if has_default:
+        assert template.render(Conversation([])) == "plain"
+    else:
+        with pytest.raises(TemplateRefused, match="no template for conversations without tools"):
+            template.render(Conversation([]))
+
+
+def test_tpl_08_what_transformers_writes_for_several_templates_is_read_as_it_was(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    directory = tiny_checkpoint("qwen3")
+    theirs = PreTrainedTokenizerFast.from_pretrained(directory)
+    theirs.chat_template = {"default": "plain", "tool_use": "{{ tools | length }} tools"}
+    (directory / "tokenizer_config.json").unlink()
+    theirs.save_pretrained(directory)
+    template = read(directory).chat_template
+    assert template is not None
+    for tools in ([], [{"type": "function"}]):
+        ours = template.render(Conversation([{"role": "user", "content": "x"}], tools=tools))
+        assert ours == theirs.apply_chat_template([{"role": "user", "content": "x"}], tools=tools or None, tokenize=False)
+
+
+def test_tpl_08_a_list_without_a_default_may_have_a_template_for_tools(directory: Path) -> None:
+    write_template(directory, [{"name": "tool_use", "template": "{{ tools | length }} tools"}])
+    template = read(directory).chat_template
+    assert template is not None and template.render(Conversation([], tools=[{}])) == "1 tools"
+
+
+def test_tpl_08_a_list_of_templates_for_other_purposes_is_refused(directory: Path) -> None:
+    write_template(directory, [{"name": "rag", "template": "x"}])
+    with pytest.raises(StartUpError, match=r"has chat templates named \['rag'\], but neither default nor tool_use"):
+        read(directory)
+
+
 def test_an_end_token_of_the_tokenizer_lies_in_the_vocabulary(directory: Path) -> None:
     write_json(directory / "config.json", {**CONFIG, "vocab_size": EOS, "eos_token_id": None})
     with pytest.raises(StartUpError, match=rf"tokenizer.json: eos_token_id {EOS} is not a token id below vocab_size {EOS}"):
@@ -117,6 +161,8 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: (d / "chat_template.jinja").write_text("{{ " + "(" * 3000 + ")" * 3000 + " }}"), "chat_template.jinja: nested too deep"),
     (lambda d: (d / "chat_template.jinja").write_text("{% for a in b %}" * 30 + "{% endfor %}" * 30), "chat_template.jinja: "),
     (lambda d: (d / "chat_template.jinja").write_text("{{ " + "9" * 5000 + " }}"), "chat_template.jinja: "),
+    (lambda d: write_json(d / "chat_template.json", {"chat_template": 5}), "chat_template.json: chat_template: neither a text nor"),
+    (lambda d: write_json(d / "chat_template.json", {"chat_template": "{% for %}"}), "chat_template.json: chat_template: line 1"),
     (lambda d: write_template(d, 5), "tokenizer_config.json: chat_template: neither a text nor a list of named texts"),
     (lambda d: write_template(d, [{"name": [], "template": "x"}]), "tokenizer_config.json: chat_template: neither"),
     (lambda d: write_template(d, [{"name": "default", "template": 5}]), "tokenizer_config.json: chat_template: neither"),

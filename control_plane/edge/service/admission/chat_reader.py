@@ -1,6 +1,7 @@
 """A conversation as chat templates know it: the shapes that transformers passes to them."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,16 +9,21 @@ from typing import Any
 from control_plane.edge.service.admission.prompt_limit import PromptLimit
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import RESERVED_ARGUMENTS, Conversation
+from control_plane.edge.text.message_shapes import CallArguments
 from pypto_serving.inference.v1 import inference_pb2
 
 _MAX_TOOLS = 128
 _MAX_CALLS = 128  # of a message
 _MAX_ARGUMENTS = 64
+_MAX_DOCUMENTS = 1024
 _MAX_ARGUMENT_NAME = 64
 
 #: A template may indent JSON, which makes its text longer by the depth; both together bound what a rendering can take.
 _MAX_JSON_CHARACTERS = 1 << 19
 _MAX_JSON_DEPTH = 32
+
+#: Names by which templates know what a model thought before it answered.
+_REASONING = ("reasoning_content", "thinking")
 
 #: Of a tool that takes no arguments.
 _NO_PARAMETERS = {"type": "object", "properties": {}}
@@ -32,6 +38,7 @@ def check_chat(chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> None:
     limit.check_messages(f"{path}.messages", len(chat.messages))
     _check_count(f"{path}.tools", len(chat.tools), _MAX_TOOLS)
     _check_count(f"{path}.template_arguments", len(chat.template_arguments), _MAX_ARGUMENTS)
+    _check_count(f"{path}.documents", len(chat.documents), _MAX_DOCUMENTS)
     for index, message in enumerate(chat.messages):
         _check_count(f"{path}.messages[{index}].tool_calls", len(message.tool_calls), _MAX_CALLS)
     num_characters = sum(len(text) for message in chat.messages for text in _texts(message))
@@ -40,20 +47,37 @@ def check_chat(chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> None:
     limit.check_characters(f"{path}.template_arguments", values)
     tools = sum(len(tool.name) + len(tool.description) + len(tool.parameters_schema) for tool in chat.tools)
     calls = sum(len(call.arguments) for message in chat.messages for call in message.tool_calls)
-    if tools + calls > _MAX_JSON_CHARACTERS:
+    values = sum(_size(value) for value in chat.template_arguments.values()) + sum(
+        len(name) + _size(value) for document in chat.documents for name, value in document.fields.items()
+    )
+    if tools + calls + values > _MAX_JSON_CHARACTERS:
         raise InvalidArgument(
-            f"{path}.tools and arguments of tool calls have {tools + calls} characters, may have at most {_MAX_JSON_CHARACTERS}"
+            f"{path}: tools, documents, arguments of tool calls, and lists and objects in template_arguments"
+            f" have {tools + calls + values} characters, may have at most {_MAX_JSON_CHARACTERS}"
         )
 
 
 def conversation_of(chat: inference_pb2.Chat, path: str) -> Conversation:
     """A checked chat as a template takes it; raises InvalidArgument."""
+    continues = _continues(chat, path)
     return Conversation(
         messages=[_message(message, f"{path}.messages[{index}]") for index, message in enumerate(chat.messages)],
         tools=[_tool(tool, f"{path}.tools[{index}]") for index, tool in enumerate(chat.tools)],
+        documents=[_object(document, f"{path}.documents[{index}]") for index, document in enumerate(chat.documents)],
         arguments=_arguments(chat.template_arguments, f"{path}.template_arguments"),
-        add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not continues,
+        continue_final_message=continues,
     )
+
+
+def _continues(chat: inference_pb2.Chat, path: str) -> bool:
+    if chat.continue_final_message:
+        if chat.add_generation_prompt:
+            raise InvalidArgument(f"{path}.add_generation_prompt is true, must be false or absent beside continue_final_message")
+        if not chat.messages[-1].content or chat.messages[-1].tool_calls:
+            last = f"{path}.messages[{len(chat.messages) - 1}]"
+            raise InvalidArgument(f"{last} must have content and no tool_calls, so that continue_final_message can go on with it")
+    return chat.continue_final_message
 
 
 def _check_count(field: str, size: int, limit: int) -> None:
@@ -63,7 +87,7 @@ def _check_count(field: str, size: int, limit: int) -> None:
 
 def _texts(message: inference_pb2.ChatMessage) -> Sequence[str]:
     calls = [text for call in message.tool_calls for text in (call.id, call.name, call.arguments)]
-    return (message.role, message.content, message.name, message.tool_call_id, *calls)
+    return (message.role, message.content, message.reasoning_content, message.name, message.tool_call_id, *calls)
 
 
 def _message(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
@@ -74,6 +98,8 @@ def _message(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role}
     if message.HasField("content"):
         fields["content"] = message.content
+    if message.HasField("reasoning_content"):
+        fields |= dict.fromkeys(_REASONING, message.reasoning_content)
     if message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)]
     if message.tool_call_id:
@@ -84,14 +110,15 @@ def _message(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
 
 
 def _tool_call(call: inference_pb2.ToolCall, path: str) -> dict[str, Any]:
-    """Arguments that are a JSON object are passed as one, as templates write objects in a form of their own; other text stays text."""
+    """Arguments that are a JSON object have a value, as templates write objects in a form of their own; no arguments are an empty one."""
     if not call.name:
         raise InvalidArgument(f"{path}.name is empty, must name the function")
+    text = call.arguments if call.arguments.strip() else "{}"
     try:
-        parsed = _parsed(call.arguments, f"{path}.arguments")
+        parsed = _parsed(text, f"{path}.arguments")
     except ValueError:
         parsed = None
-    arguments = parsed if isinstance(parsed, dict) else call.arguments
+    arguments = CallArguments(text, parsed if isinstance(parsed, dict) else None)
     identified = {"id": call.id} if call.id else {}
     return {**identified, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -121,27 +148,77 @@ def _arguments(arguments: Mapping[str, inference_pb2.TemplateValue], path: str) 
             raise InvalidArgument(f"{path}: {name[:_MAX_ARGUMENT_NAME]!r} is no name of at most {_MAX_ARGUMENT_NAME} letters and digits")
         if name in RESERVED_ARGUMENTS or name.endswith("_token"):
             raise InvalidArgument(f"{path}: {name!r} is set by the server, must be absent")
-        kind = value.WhichOneof("kind")
-        if kind is None:
-            raise InvalidArgument(f"{path}[{name!r}] has no value")
-        values[name] = getattr(value, kind)
+        values[name] = _value(value, f"{path}[{name!r}]")
     return values
 
 
+def _object(message: inference_pb2.TemplateObject, path: str, depth: int = 1) -> dict[str, Any]:
+    return {name: _value(value, f"{path}[{name!r}]", depth) for name, value in message.fields.items()}
+
+
+def _value(value: inference_pb2.TemplateValue, path: str, depth: int = 0) -> Any:
+    """A value as a template takes it."""
+    if depth > _MAX_JSON_DEPTH:
+        raise InvalidArgument(f"{path} is nested more than {_MAX_JSON_DEPTH} levels deep")
+    match value.WhichOneof("kind"):
+        case None:
+            raise InvalidArgument(f"{path} has no value")
+        case "null_value":
+            return None
+        case "list_value":
+            return [_value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value.list_value.values)]
+        case "object_value":
+            return _object(value.object_value, path, depth + 1)
+        case kind:
+            return _finite(getattr(value, kind), path)
+
+
+def _size(value: inference_pb2.TemplateValue) -> int:
+    """Characters of what is in lists and objects, and one for every value."""
+    match value.WhichOneof("kind"):
+        case "list_value":
+            return 1 + sum(len(entry.string_value) + _size(entry) for entry in value.list_value.values)
+        case "object_value":
+            return 1 + sum(len(name) + len(entry.string_value) + _size(entry) for name, entry in value.object_value.fields.items())
+    return 1
+
+
 def _parsed(text: str, path: str) -> Any:
-    """The value of a JSON text; raises InvalidArgument when it is nested too deep, ValueError when it is no JSON."""
+    """The value of a JSON text; ValueError when it is no JSON, InvalidArgument when a template could not write it."""
     try:
         value = json.loads(text)
-        is_shallow = _is_shallower(value, _MAX_JSON_DEPTH)
     except RecursionError:
-        is_shallow = False
-    if not is_shallow:
-        raise InvalidArgument(f"{path} is nested more than {_MAX_JSON_DEPTH} levels deep")
+        raise InvalidArgument(f"{path} is nested more than {_MAX_JSON_DEPTH} levels deep") from None
+    if isinstance(value, dict | list):
+        _check_writable(value, path)
     return value
 
 
-def _is_shallower(value: Any, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return True
-    members = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_shallower(member, depth - 1) for member in members)
+def _check_writable(value: Any, path: str, depth: int = 0) -> None:
+    """Raise InvalidArgument for what a prompt can not hold: half a character, no number; and for what is nested too deep."""
+    match value:
+        case str():
+            _check_whole(value, path)
+        case float():
+            _finite(value, path)
+        case dict() | list():
+            if depth >= _MAX_JSON_DEPTH:
+                raise InvalidArgument(f"{path} is nested more than {_MAX_JSON_DEPTH} levels deep")
+            for member in value.values() if isinstance(value, dict) else value:
+                _check_writable(member, path, depth + 1)
+            for name in value if isinstance(value, dict) else ():
+                _check_whole(name, path)
+
+
+def _check_whole(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        raise InvalidArgument(f"{path} holds \\u{half:04x} alone, which is half of a character") from None
+
+
+def _finite(value: Any, path: str) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"{path} holds a number that is none or beyond 1.8e308, must be finite")
+    return value

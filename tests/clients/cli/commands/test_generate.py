@@ -92,6 +92,31 @@ async def test_tools_and_template_arguments_make_a_chat(command_line, server, tm
     assert values == {"enable_thinking": False, "depth": 2, "share": 0.5, "style": "brief=yes", "name": "3"}
 
 
+async def test_tpl_07_a_template_argument_may_be_any_json(command_line, server):
+    flags = ["--template-arg", 'builtin_tools=["a","b"]', "--template-arg", 'options={"x": null}', "--template-arg", "words=[a, b"]
+    await command_line("generate", "hi", *flags, target=server.target)
+    arguments = server.service.seen[0].chat.template_arguments
+    assert [value.string_value for value in arguments["builtin_tools"].list_value.values] == ["a", "b"]
+    assert arguments["options"].object_value.fields["x"].HasField("null_value") and arguments["words"].string_value == "[a, b"
+
+
+async def test_tpl_09_flags_for_templates_make_a_chat(command_line, server, tmp_path):
+    (tmp_path / "documents.json").write_text('[{"title": "t", "text": "x"}]')
+    flags = ["--documents", str(tmp_path / "documents.json"), "--continue-from", "Well, ", "--literal-text"]
+    server.service.has_chat_template = False
+    await command_line("generate", "hi", *flags, target=server.target)
+    chat = server.service.seen[0].chat
+    assert [(message.role, message.content) for message in chat.messages] == [("user", "hi"), ("assistant", "Well, ")]
+    assert chat.continue_final_message and chat.literal_text and chat.documents[0].fields["title"].string_value == "t"
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "{}"])
+async def test_documents_that_can_not_be_read_are_bad_usage(command_line, tmp_path, content):
+    (tmp_path / "documents.json").write_text(content)
+    ended = await command_line("generate", "hi", "--documents", str(tmp_path / "documents.json"))
+    assert ended.status == 2 and "documents.json: must be a JSON list of objects" in ended.err
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
