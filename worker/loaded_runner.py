@@ -82,7 +82,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     cache = _allocate_cache(model, device, limits, config.num_pages)
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
     runner = _make_runner(model, cache, limits, graphs)
-    _warm_up(runner, progress, config.model)
+    _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
     return LoadedRunner(
         runner=runner,
         limits=limits,
@@ -150,10 +150,13 @@ def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: Dec
         raise StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1) from None
 
 
-def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path) -> None:
+def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path, compiles: bool) -> None:
     progress.forget_slowest()  # what is slow about loading says nothing about layers
     try:
         runner.warm_up()
+        if compiles:  # what is slow about compiling neither: measure again
+            progress.forget_slowest()
+            runner.rehearse()
     except (RuntimeError, MemoryError) as error:
         raise StartUpError(f"{directory}: the model does not run: {first_line(error)}", exit_code=1) from error
-    progress.forget_slowest()  # the first layers load what the later ones find loaded
+    progress.end_warm_up()

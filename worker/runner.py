@@ -118,6 +118,11 @@ class ModelRunner:
         """
         if self._graphs is not None:
             self._graphs.capture()
+        self.rehearse()
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Run the longest prefill, a decode and the sampler once more; otherwise as `warm_up`."""
         for step in warm_up_steps(self._limits, self._cache.groups):
             check_warm_up(self.execute(step))
         self.reset()

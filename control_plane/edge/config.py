@@ -46,6 +46,7 @@ class Config:
     access: AccessOptions
     workers: tuple[str, ...]
     takeover: bool
+    hang_seconds: float
     drain_seconds: float
     streams: StreamLimits
     scheduler: SchedulerOptions
@@ -117,6 +118,13 @@ def _add_patience_options(parser: argparse._ActionsContainer) -> None:
         metavar="S",
         help="how long a request waits for a worker before it ends with UNAVAILABLE",
     )
+    parser.add_argument(
+        "--hang-seconds",
+        type=types.positive_seconds,
+        default=3.0,
+        metavar="S",
+        help="least time without progress after which a worker with work counts as hung; ten times its slowest layer if that is longer",
+    )
 
 
 def _add_scheduling_options(parser: argparse._ActionsContainer) -> None:
@@ -162,6 +170,7 @@ def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
         access=access,
         workers=tuple(values.worker),
         takeover=values.takeover,
+        hang_seconds=values.hang_seconds,
         drain_seconds=values.drain_seconds,
         streams=StreamLimits(slow_reader_seconds=values.slow_reader_seconds),
         scheduler=SchedulerOptions(

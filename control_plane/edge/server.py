@@ -127,7 +127,9 @@ class ControlPlane:
         return EngineSettings(
             scheduler=config.scheduler,
             engine=config.engine,
-            links=LinkSettings(self._instance_id, model.fingerprint, access.to_workers(), takeover=config.takeover),
+            links=LinkSettings(
+                self._instance_id, model.fingerprint, access.to_workers(), takeover=config.takeover, min_hang_seconds=config.hang_seconds
+            ),
             workers=config.workers,
             host=config.host,
             announce_port=config.announce_port,

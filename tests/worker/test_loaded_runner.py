@@ -99,10 +99,25 @@ def test_cpu_captures_nothing(tiny_checkpoint: TinyCheckpoint, monkeypatch: pyte
     _load(tiny_checkpoint("llama"))
 
 
-def test_warm_up_says_nothing_about_the_slowest_layer(tiny_checkpoint: TinyCheckpoint) -> None:
+@pytest.mark.parametrize(("kind", "slowest_seconds"), [("cpu", 20), ("npu", 4)])
+def test_hst_06_the_slowest_unit_is_that_of_the_warm_up_without_loading_and_compiling(kind: str, slowest_seconds: int) -> None:
+    seconds = [60]
+    progress = ProgressCounter(lambda: seconds[0] * 1_000_000_000)
+
+    def unit(duration: int) -> None:
+        seconds[0] += duration
+        progress()
+
+    unit(50)  # a tensor was loaded
+    runner = SimpleNamespace(warm_up=lambda: unit(20), rehearse=lambda: unit(4))
+    loaded_runner._warm_up(runner, progress, Path("model"), compiles=kind != "cpu")
+    assert progress.slowest_unit_us == slowest_seconds * 1_000_000
+
+
+def test_warm_up_counts_the_layers(tiny_checkpoint: TinyCheckpoint) -> None:
     progress = ProgressCounter()
     _load(tiny_checkpoint("llama"), progress)
-    assert progress.count > 0 and progress.slowest_unit_us == 0
+    assert progress.count > 0 and progress.slowest_unit_us > 0
 
 
 def test_file_that_is_none_of_the_weights_is_refused_with_one_line(tmp_path: Path) -> None:

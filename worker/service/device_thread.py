@@ -15,6 +15,8 @@ from worker.step import StepInput, StepOutput
 
 _log = logging.getLogger(__name__)
 
+_WINDOW_NS = 60_000_000_000
+
 T = TypeVar("T")
 
 
@@ -54,28 +56,51 @@ class DeviceListener(Protocol):
 
 
 class ProgressCounter:
-    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer."""
+    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
 
-    def __init__(self) -> None:
+    The slowest unit is that of the last one to two minutes, so that a process which once stood still (SIGSTOP, a machine that slept) is not
+    thought to be that slow for ever; but never less than that of the warm-up, which runs the longest step.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.count = 0
-        self.slowest_unit_us = 0
-        self._last_ns = time.perf_counter_ns()
+        self._clock_ns = clock_ns
+        self._last_ns = self._window_began_ns = clock_ns()
+        self._slowest_ns = self._slowest_before_ns = self._slowest_of_warm_up_ns = 0  # in this window, in the one before, in the warm-up
+
+    @property
+    def slowest_unit_us(self) -> int:
+        """Longest time that a unit took lately, in microseconds."""
+        return max(self._slowest_ns, self._slowest_before_ns, self._slowest_of_warm_up_ns) // 1000
 
     def __call__(self) -> None:
         """Count a unit that took the time since the last one."""
-        now = time.perf_counter_ns()
-        self.slowest_unit_us = max(self.slowest_unit_us, (now - self._last_ns) // 1000)
+        now = self._turn_window()
+        self._slowest_ns = max(self._slowest_ns, now - self._last_ns)
         self._last_ns = now
         self.count += 1
 
     def begin(self) -> None:
         """Start timing the next unit now: the device was idle."""
-        self._last_ns = time.perf_counter_ns()
+        self._last_ns = self._turn_window()
 
     def forget_slowest(self) -> None:
         """Start anew with the slowest unit: what follows is of another kind."""
-        self.slowest_unit_us = 0
+        self._slowest_ns = self._slowest_before_ns = 0
         self.begin()
+
+    def end_warm_up(self) -> None:
+        """Let the slowest unit so far count for ever."""
+        self._slowest_of_warm_up_ns = self._slowest_ns
+
+    def _turn_window(self) -> int:
+        """Begin another window if the present one is full; returns the time."""
+        now = self._clock_ns()
+        if now - self._window_began_ns >= _WINDOW_NS:
+            is_recent = now - self._window_began_ns < 2 * _WINDOW_NS
+            self._slowest_before_ns = self._slowest_ns if is_recent else 0
+            self._slowest_ns, self._window_began_ns = 0, now
+        return now
 
 
 class DeviceThread:

@@ -67,5 +67,5 @@ class Watchdog:
 
     @property
     def _max_stalled_seconds(self) -> float:
-        # A worker that once stood still (SIGSTOP, a machine that slept) remembers that as its slowest unit: hence the upper limit.
+        # A worker that stood still a moment ago (SIGSTOP, a machine that slept) tells that as its slowest unit: hence the upper limit.
         return max(self._min_hang_seconds, min(_SLOWEST_UNITS * self._slowest_unit_seconds, self._max_hang_seconds))
