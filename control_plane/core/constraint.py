@@ -14,8 +14,12 @@ class ConstraintExhausted(Exception):
 class Constraint(Protocol):
     """A language that the generated tokens must belong to. Its state is a pure function of the tokens pushed, and lives nowhere else."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `mask` can answer at once; the engine is woken when it can."""
+
     def push(self, token_id: int) -> None:
-        """Take the next generated token; raises ConstraintViolated."""
+        """Take the next generated token; raises ConstraintViolated, or lets the next mask do so."""
 
     def mask(self) -> bytes:
         """What may come next: one bit per token id, lowest bit first, ceil(vocab_size / 8) bytes; a set bit allows the token.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from control_plane.core.constraint import ConstraintViolated
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
@@ -228,12 +229,14 @@ class Replica:
 
     @staticmethod
     def _constrain(outcome: StepOutcome) -> None:
-        """Push the tokens of constrained sequences; a sequence fails whose constraint does not take its token."""
+        """Push the tokens of constrained sequences; a sequence fails whose mask or constraint does not take its token."""
         for entry in tuple(outcome.tokens):
             sequence, token_id, _ = entry
             if sequence.constraint is None:
                 continue
             try:
+                if not sequence.constraint.mask()[token_id >> 3] >> (token_id & 7) & 1:
+                    raise ConstraintViolated(f"the mask excludes {token_id}")
                 sequence.constraint.push(token_id)
             except Exception as error:
                 outcome.tokens.remove(entry)

@@ -116,6 +116,8 @@ class StepBuilder:
             return True  # nothing is drawn
         if sequence.num_tokens > len(sequence.token_ids):
             return False  # the last token is not known yet
+        if not sequence.constraint.is_ready:
+            return False  # its mask is still being computed
         num_bytes = -(-self.replica.description.vocab_size // 8)
         try:
             allowed = sequence.constraint.mask()

@@ -15,6 +15,7 @@ import uvloop
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
+from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
@@ -64,6 +65,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._registry: WorkerRegistry | None = None
         self._turned = time.monotonic()
+        self._masks = MaskThreads(self._tell_mask_ready)
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
@@ -101,6 +103,7 @@ class EngineThread:
 
     def submit(self, request: GenerationRequest) -> None:
         """See EnginePort."""
+        request = self._masks.take(request)
         self._soon(lambda engine: engine.submit(request))
 
     def end(self, request_id: str, failure: Failure, message: str) -> None:
@@ -140,6 +143,7 @@ class EngineThread:
 
     async def stop(self) -> None:
         """End the engine and its sessions."""
+        self._masks.close()
         if self._thread is None:
             return
         if self._thread.is_alive():
@@ -147,6 +151,9 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
         if self._thread.is_alive():
             _log.error("the engine does not stop", extra={"seconds": _JOIN_SECONDS})
+
+    def _tell_mask_ready(self) -> None:
+        self._soon(lambda engine: engine.mask_ready())
 
     def _soon(self, function: Callable[[Engine], object]) -> None:
         assert self._loop is not None and self._engine is not None, "the engine has not been started"

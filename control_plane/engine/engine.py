@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
 from control_plane.core.scheduler import ReplicaRefused, Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult
+from control_plane.core.step_outcome import StepOutcome
 from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
@@ -19,6 +21,9 @@ from control_plane.engine.state import EngineState, SequenceState
 from control_plane.engine.stats import EngineStats, picture
 
 _logger = logging.getLogger(__name__)
+
+#: After a result the next steps wait so long for masks: most take a fifth of it, and a step without its lanes would be worth less.
+_MASK_SECONDS = 0.001
 
 
 class Engine:
@@ -45,6 +50,8 @@ class Engine:
         self._replicas: dict[Worker, Replica] = {}
         self._workers: dict[Replica, Worker] = {}
         self._results: deque[tuple[Worker, StepResult]] = deque()
+        self._expected_masks: list[Constraint] = []
+        self._masks_due = 0.0
         self._stopping = False
         self._healthy = True
         self._turn_failed = False
@@ -75,7 +82,7 @@ class Engine:
         with self._recovering():
             self._take_results(now)
             self._fail_overdue(now)
-            while self._run_steps(now):
+            while not self._awaits_masks(now) and self._run_steps(now):
                 pass
             if self._gauges_due(now) and self._is_idle:
                 self._scheduler.check_integrity()
@@ -105,6 +112,20 @@ class Engine:
                 continue
             self._stats.stepped(outcome, result, now)
             self._requests.take(outcome, now)
+            self._expect_masks(outcome, now)
+
+    def _expect_masks(self, outcome: StepOutcome, now: float) -> None:
+        constraints = [sequence.constraint for sequence, _, _ in outcome.tokens if sequence.constraint is not None]
+        if constraints:
+            self._expected_masks += constraints
+            self._masks_due = now + _MASK_SECONDS
+
+    def _awaits_masks(self, now: float) -> bool:
+        """Whether lanes would miss a step only because their masks take a moment."""
+        if now < self._masks_due and not all(constraint.is_ready for constraint in self._expected_masks):
+            return True
+        self._expected_masks.clear()
+        return False
 
     def _take_early(self, lost: Worker | None = None) -> None:
         """Take in what has arrived before something that makes it void."""
@@ -223,6 +244,10 @@ class Engine:
             self._requests.drain()
         self._wake()
 
+    def mask_ready(self) -> None:
+        """A constraint has its next mask."""
+        self._wake()
+
     # For operators
 
     @property
@@ -323,6 +348,8 @@ class Engine:
         """Wake up by itself when a sequence is overdue, the gauges are old, or a clean pass would show that all is well again."""
         self._cancel_timer()
         dues = [] if (overdue := self._scheduler.next_overdue()) is None else [overdue]
+        if self._expected_masks:
+            dues.append(self._masks_due)
         if self._gauges_stale or not self._healthy:
             dues.append(self._gauges_time + self._options.gauge_seconds)
         if dues:

@@ -16,6 +16,7 @@ class SubsetConstraint:
         self._broken_at = broken_at
         self._empty_at = empty_at
         self._exhausted_at = exhausted_at
+        self.is_ready = True
 
     def push(self, token_id: int) -> None:
         if not self._allows(token_id):

@@ -25,6 +25,8 @@ _OTHERS = tuple(Ask(1000 + index, (index, *_PROMPT[: 9 * index]), 40) for index 
 class Stripes:
     """Allows a third of the tokens, another one after each token."""
 
+    is_ready = True
+
     def __init__(self) -> None:
         self._sum = 0
 

@@ -70,6 +70,8 @@ async def _begun(engine: LinkedEngine) -> None:
 class _EveryThird:
     """Allows every third token, others at every place, and none at all after `most` of them."""
 
+    is_ready = True
+
     def __init__(self, most: int = 1000) -> None:
         self._num_pushed = 0
         self._most = most

@@ -56,16 +56,16 @@ class ConstraintCompiler:
         trial.check(grammar)
         begin = partial(LLMatcher, tokens, grammar, log_level=0, limits=self._limits)
         matcher = begin()
-        constraints = [TokenConstraint(matcher.deep_copy(), begin, self._ends) for _ in range(count)]
+        matchers = [matcher.deep_copy() for _ in range(count)]  # before a mask piles anything up
         if matcher.is_error():
             raise GrammarRefused(reason_of(matcher.get_error()))
         try:
-            is_empty = not any(TokenConstraint(matcher, begin, self._ends).mask())
+            first_mask = TokenConstraint(matcher, begin, self._ends).mask()
         except ConstraintExhausted as error:
             raise GrammarRefused(str(error)) from None
-        if is_empty:
+        if not any(first_mask):
             raise GrammarRefused("no text fits it")
-        return constraints
+        return [TokenConstraint(other, begin, self._ends, first_mask) for other in matchers]
 
     def _require_usable_tokens(self) -> None:
         if not self._tokenizer.has_token_bytes:

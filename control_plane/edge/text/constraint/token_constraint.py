@@ -16,24 +16,31 @@ _FULL = "lexer error: "
 
 
 class TokenConstraint:
-    """Implements `control_plane.core.constraint.Constraint`. Used on one thread at a time.
+    """Implements `control_plane.core.constraint.Constraint`. Used on one thread at a time; computes nothing before it is asked.
 
     End tokens are not left to the grammar: they are allowed exactly where the output is complete, whatever it says of them. `begin` makes
     a matcher that has seen nothing: what one piles up from mask to mask, also for its copies, counts against its limits, so that only
     what a fresh one can not do either is too complex.
     """
 
-    __slots__ = ("_begin", "_ends", "_has_ended", "_matcher", "_token_ids")
+    __slots__ = ("_begin", "_ends", "_has_ended", "_mask", "_matcher", "_token_ids")
 
-    def __init__(self, matcher: LLMatcher, begin: Callable[[], LLMatcher], ends: EndTokens) -> None:
+    def __init__(self, matcher: LLMatcher, begin: Callable[[], LLMatcher], ends: EndTokens, first_mask: bytes | None = None) -> None:
         self._matcher = matcher
         self._begin = begin
         self._ends = ends
         self._has_ended = False
         self._token_ids: list[int] = []
+        self._mask = first_mask
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Constraint.is_ready`."""
+        return self._mask is not None
 
     def push(self, token_id: int) -> None:
         """See `Constraint.push`."""
+        self._mask = None
         if self._has_ended:
             raise ConstraintViolated(f"token id {token_id} comes after the end")
         if token_id not in self._ends or self._matcher.is_error():
@@ -45,6 +52,11 @@ class TokenConstraint:
 
     def mask(self) -> bytes:
         """See `Constraint.mask`."""
+        if self._mask is None:
+            self._mask = self._next_mask()
+        return self._mask
+
+    def _next_mask(self) -> bytes:
         if self._has_ended:
             return self._ends.nothing
         allowed = self._allowed()
