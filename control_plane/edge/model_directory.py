@@ -1,23 +1,20 @@
 """Reads a model directory: config, generation config, tokenizer, chat template. Weights are looked at for the fingerprint only."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
+from control_plane.edge.json_files import Json, read_json, read_text
 from control_plane.edge.served_model import UNKNOWN_MAX_POSITIONS, ServedModel
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
+from control_plane.edge.tokenizer_files import read_tokenizer_files
 from pypto_serving.inference.v1 import inference_pb2
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
-
-_Json = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +30,10 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     """
     if not directory.is_dir():
         raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
-    config = _read_json(directory / "config.json")
-    generation = _read_json(directory / "generation_config.json", required=False)
-    tokenizer_config = _read_json(directory / "tokenizer_config.json", required=False)
-    special_tokens = _special_tokens(tokenizer_config)
-    tokenizer = _read_tokenizer(directory / "tokenizer.json", special_tokens)
+    config = read_json(directory / "config.json")
+    generation = read_json(directory / "generation_config.json", required=False)
+    files = read_tokenizer_files(directory)
+    tokenizer, special_tokens = files.tokenizer, files.special_tokens
     vocab_size = _positive(directory / "config.json", config, "vocab_size")
     _warn_of_strange_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
@@ -52,49 +48,26 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         ),
         default_sampling=_default_sampling(directory / "generation_config.json", generation, operator_sampling, vocab_size),
         tokenizer=tokenizer,
-        chat_template=_chat_template(directory, tokenizer_config, special_tokens, template_file),
+        chat_template=_chat_template(directory, files.config, special_tokens, template_file),
         max_positions=_max_positions(config),
     )
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StartUpError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StartUpError(f"{path}: not UTF-8 text") from None
-
-
-def _read_json(path: Path, required: bool = True) -> _Json:
-    if not required and not path.exists():
-        return {}
-    try:
-        content = json.loads(_read_text(path))
-    except ValueError as error:
-        raise StartUpError(f"{path}: not JSON: {error}") from None
-    except RecursionError:
-        raise StartUpError(f"{path}: nested too deep") from None
-    if not isinstance(content, dict):
-        raise StartUpError(f"{path}: not a JSON object")
-    return content
-
-
-def _positive(path: Path, config: _Json, field: str) -> int:
+def _positive(path: Path, config: Json, field: str) -> int:
     value = config.get(field)
     if type(value) is not int or value < 1:
         raise StartUpError(f"{path}: {field} = {value!r}, must be a positive integer")
     return value
 
 
-def _max_positions(config: _Json) -> int:
+def _max_positions(config: Json) -> int:
     """The most that a worker could offer; only a bound until one does, so what we do not understand is generous."""
     positions = config.get("max_position_embeddings")
     is_scaled = config.get("rope_scaling") is not None or config.get("rope_parameters") is not None
     return positions if type(positions) is int and positions > 0 and not is_scaled else UNKNOWN_MAX_POSITIONS
 
 
-def _architecture(path: Path, config: _Json) -> str:
+def _architecture(path: Path, config: Json) -> str:
     match config.get("architectures"):
         case [str(architecture), *_]:
             return architecture
@@ -102,7 +75,7 @@ def _architecture(path: Path, config: _Json) -> str:
             raise StartUpError(f"{path}: architectures = {other!r}, must name the model's class")
 
 
-def _end_ids(path: Path, config: _Json, vocab_size: int) -> list[int]:
+def _end_ids(path: Path, config: Json, vocab_size: int) -> list[int]:
     ids = _ids(config, "eos")
     for token_id in ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
@@ -110,12 +83,12 @@ def _end_ids(path: Path, config: _Json, vocab_size: int) -> list[int]:
     return ids
 
 
-def _ids(config: _Json, role: str) -> list[Any]:
+def _ids(config: Json, role: str) -> list[Any]:
     value = config.get(f"{role}_token_id")
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _warn_of_strange_tokens(directory: Path, configs: Sequence[_Json], special_tokens: Mapping[str, str], tokenizer: Tokenizer) -> None:
+def _warn_of_strange_tokens(directory: Path, configs: Sequence[Json], special_tokens: Mapping[str, str], tokenizer: Tokenizer) -> None:
     """A tokenizer whose first or last token the config does not know may belong to another model."""
     for role, rule in _PRECEDENCE.items():
         token_id = tokenizer.id_of(special_tokens.get(f"{role}_token", ""))
@@ -138,27 +111,8 @@ def _fingerprint(directory: Path) -> str:
         raise StartUpError(f"{directory}: a *.safetensors file has a header that is nested too deep") from None
 
 
-def _read_tokenizer(path: Path, special_tokens: Mapping[str, str]) -> Tokenizer:
-    text = _read_text(path)
-    try:
-        inner = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more specific
-        raise StartUpError(f"{path}: {error}") from None
-    return Tokenizer(inner, special_tokens)
-
-
-def _special_tokens(tokenizer_config: _Json) -> dict[str, str]:
-    """Roles such as bos_token; a token is given as text or as an object with its content."""
-    tokens = {}
-    for role, value in tokenizer_config.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if role.endswith("_token") and isinstance(content, str):
-            tokens[role] = content
-    return tokens
-
-
 def _default_sampling(
-    path: Path, generation: _Json, operator_sampling: Mapping[str, float], vocab_size: int
+    path: Path, generation: Json, operator_sampling: Mapping[str, float], vocab_size: int
 ) -> inference_pb2.SamplingParams:
     sampling = inference_pb2.SamplingParams()
     sampling.CopyFrom(BUILT_IN_SAMPLING)
@@ -174,10 +128,10 @@ def _default_sampling(
 
 
 def _chat_template(
-    directory: Path, tokenizer_config: _Json, special_tokens: Mapping[str, str], template_file: Path | None
+    directory: Path, tokenizer_config: Json, special_tokens: Mapping[str, str], template_file: Path | None
 ) -> ChatTemplate | None:
     """The given file, else the templates of the model: "default", and "tool_use" for conversations with tools."""
-    named = {"default": (template_file, _read_text(template_file))} if template_file else _own_templates(directory, tokenizer_config)
+    named = {"default": (template_file, read_text(template_file))} if template_file else _own_templates(directory, tokenizer_config)
     if named and not named.keys() & {"default", "tool_use"}:
         raise StartUpError(f"{directory}: has chat templates named {sorted(named)}, but neither default nor tool_use")
     for origin, source in named.values():
@@ -189,14 +143,14 @@ def _chat_template(
     return ChatTemplate(sources.get("default"), special_tokens, sources.get("tool_use")) if named else None
 
 
-def _own_templates(directory: Path, tokenizer_config: _Json) -> dict[str, tuple[Path, str]]:
+def _own_templates(directory: Path, tokenizer_config: Json) -> dict[str, tuple[Path, str]]:
     """Where each template stands, and its source, by name: files of their own go before chat_template.json, that before the config."""
     more = sorted((directory / "additional_chat_templates").glob("*.jinja"))
     paths = {path.stem: path for path in more} | {"default": directory / "chat_template.jinja"}
-    if files := {name: (path, _read_text(path)) for name, path in paths.items() if path.exists()}:
+    if files := {name: (path, read_text(path)) for name, path in paths.items() if path.exists()}:
         return files
     for path, content in (
-        (directory / "chat_template.json", _read_json(directory / "chat_template.json", required=False)),
+        (directory / "chat_template.json", read_json(directory / "chat_template.json", required=False)),
         (directory / "tokenizer_config.json", tokenizer_config),
     ):
         if content.get("chat_template") is not None:

@@ -1,5 +1,6 @@
 """Reading a model directory: what is taken from which file, and one clear line for what is wrong."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_tpl_08_additional_templates_are_read(directory: Path, has_default: bool
 def test_tpl_08_what_transformers_writes_for_several_templates_is_read_as_it_was(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    directory = tiny_checkpoint("qwen3")
+    directory = shutil.copytree(tiny_checkpoint("qwen3"), tmp_path / "model")
     theirs = PreTrainedTokenizerFast.from_pretrained(directory)
     theirs.chat_template = {"default": "plain", "tool_use": "{{ tools | length }} tools"}
     (directory / "tokenizer_config.json").unlink()
