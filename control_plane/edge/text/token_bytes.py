@@ -21,7 +21,7 @@ _ALPHABET = _byte_level_alphabet()
 def _byte_level(token: str) -> bytes:
     try:
         return bytes(map(_ALPHABET.__getitem__, token))
-    except KeyError:  # an added token with characters outside the alphabet, such as a blank
+    except KeyError:  # the decoder takes a token with characters outside the alphabet for text
         return token.encode()
 
 
@@ -42,6 +42,7 @@ class ByteRule:
     """How a decoder turns tokens into bytes."""
 
     to_bytes: Callable[[str], bytes]
+    added_to_bytes: Callable[[str], bytes]  # of added tokens, whose names are no pieces of the vocabulary
     at_start: Callable[[bytes], bytes] = _keep  # what remains of the first piece of a whole text
 
 
@@ -50,7 +51,7 @@ def byte_rule(decoder: Mapping[str, Any] | None) -> ByteRule | None:
     parts = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds:
-        return ByteRule(_byte_level) if kinds <= {"ByteLevel", "Fuse"} else None
+        return ByteRule(_byte_level, str.encode) if kinds <= {"ByteLevel", "Fuse"} else None
     if not kinds & {"ByteFallback", "Metaspace", "Replace"} or not kinds <= {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}:
         return None
     return _piece_rule(parts)
@@ -82,19 +83,18 @@ def _piece_rule(parts: list[dict[str, Any]]) -> ByteRule | None:
             token = token.replace(pattern, content)
         return token.encode()
 
-    return ByteRule(to_bytes, at_start)
+    return ByteRule(to_bytes, to_bytes, at_start)
 
 
 class TokenBytes(dict[int, bytes]):
-    """Bytes by token id, filled as ids are asked for; ids without a token, and those in `skipped`, stand for nothing."""
+    """Bytes by token id, filled as ids are asked for, but for those that are `known`; ids without a token stand for nothing."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, to_bytes: Callable[[str], bytes], skipped: frozenset[int] = frozenset()) -> None:
-        super().__init__()
+    def __init__(self, tokenizer: tokenizers.Tokenizer, to_bytes: Callable[[str], bytes], known: Mapping[int, bytes]) -> None:
+        super().__init__(known)
         self._tokenizer = tokenizer
         self._to_bytes = to_bytes
-        self._skipped = skipped
 
     def __missing__(self, token_id: int) -> bytes:
-        token = None if token_id in self._skipped else self._tokenizer.id_to_token(token_id)
+        token = self._tokenizer.id_to_token(token_id)
         piece = self[token_id] = b"" if token is None else self._to_bytes(token)
         return piece

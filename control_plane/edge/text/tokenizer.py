@@ -55,13 +55,18 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._rule = rule = byte_rule(json.loads(tokenizer.to_str())["decoder"])
         to_bytes = rule.to_bytes if rule else str.encode
-        self._token_bytes = TokenBytes(tokenizer, to_bytes)
-        self._visible_bytes = TokenBytes(tokenizer, to_bytes, skipped=self.special_ids)
+        added_bytes = {token_id: rule.added_to_bytes(text) for token_id, text in self.added_tokens.items()} if rule else {}
+        self._token_bytes = TokenBytes(tokenizer, to_bytes, added_bytes)
+        self._visible_bytes = TokenBytes(tokenizer, to_bytes, added_bytes | dict.fromkeys(self.special_ids, b""))
 
     @property
     def has_token_bytes(self) -> bool:
         """Whether a text is the concatenation of its tokens' bytes."""
         return self._rule is not None
+
+    def special_tokens_in(self, text: str) -> dict[str, int]:
+        """Special tokens that a text contains, and their ids."""
+        return {name: token_id for token_id in self.special_ids if (name := self.added_tokens[token_id]) in text}
 
     def id_of(self, token: str) -> int | None:
         """Id of a token, or None when there is no such token."""

@@ -74,7 +74,7 @@ def test_tkz_01_added_tokens_of_every_file_are_tokens(directory: Path, arrange: 
 @pytest.mark.parametrize("decoder", [[], {"x": listed(TOOL)}, {"1024": 5}, {"1024": listed(TOOL, rstrip="no")}, {"1024": {}}])  # type: ignore[arg-type]
 def test_tkz_01_added_tokens_that_make_no_sense_are_refused_in_one_line(directory: Path, decoder: object) -> None:
     set_config(directory, added_tokens_decoder=decoder)
-    with pytest.raises(StartUpError, match="added tokens of tokenizer_config.json") as caught:
+    with pytest.raises(StartUpError, match=r"added tokens of tokenizer_config\.json") as caught:
         read_model(directory, None, {}, None)
     assert "\n" not in str(caught.value)
 

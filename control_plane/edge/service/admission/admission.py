@@ -155,7 +155,7 @@ class Admission:
             choices=choices,
             max_tokens=effective.stopping.max_tokens,
             min_tokens=effective.stopping.min_tokens,
-            end_token_ids=self._end_token_ids(effective.stopping) | frozenset(effective.stopping.stop_token_ids),
+            end_token_ids=self._end_token_ids(effective.stopping) | self._stop_token_ids(effective),
             arrival_time=arrival_time,
             priority=spec.priority,
             cache_salt=spec.cache_salt,
@@ -165,11 +165,25 @@ class Admission:
     def _end_token_ids(self, stopping: inference_pb2.StoppingParams) -> frozenset[int]:
         return frozenset() if stopping.ignore_eos else self._model.end_token_ids
 
+    def _stop_token_ids(self, effective: inference_pb2.EffectiveParameters) -> frozenset[int]:
+        """A stop string that is a special token stops at that: the text, in which it would be looked for, does not show it."""
+        spelled = []
+        for index, stop in enumerate(effective.stopping.stop if effective.output.skip_special_tokens else ()):
+            found = self._model.tokenizer.special_tokens_in(stop)
+            if stop in found:
+                spelled.append(found[stop])
+            elif found:
+                raise InvalidArgument(
+                    f"stopping.stop[{index}] contains the special token {min(found)!r}, which the text does not show: stop at it alone,"
+                    f" by stop or stop_token_ids, or set output.skip_special_tokens to false"
+                )
+        return frozenset([*effective.stopping.stop_token_ids, *spelled])
+
     def _text_rules(self, effective: inference_pb2.EffectiveParameters) -> TextRules:
         """The text of end tokens is a special token's, that of stop tokens follows include_stop."""
         stopping = effective.stopping
         end_texts = dict.fromkeys(self._end_token_ids(stopping), "") if effective.output.skip_special_tokens else {}
-        for token_id in stopping.stop_token_ids:
+        for token_id in self._stop_token_ids(effective):
             end_texts[token_id] = self._model.tokenizer.decode([token_id], skip_special_tokens=False) if stopping.include_stop else ""
         return TextRules(
             stops=StopStrings(stopping.stop) if stopping.stop else None,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 from fakes.engine import MAX_MODEL_LEN, FakeControlPlane, fake_control_plane, served_model
-from fakes.tokenizers import BOS, EOS
+from fakes.tokenizers import BOS, EOS, EOT
 
 from control_plane.engine.ports import Failure, RequestFailed
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -67,6 +67,24 @@ async def test_unary_and_stream_agree(plane: FakeControlPlane) -> None:
     assert response.choices[0].text == text_of(events) == "he"
     assert response.choices[0].finished.stop_string == events[-1].finished.stop_string == "ll"
     assert response.started.effective == events[0].started.effective
+
+
+@pytest.mark.parametrize("shows", [True, False])
+@pytest.mark.parametrize("include", [True, False])
+async def test_tkz_05_a_stop_string_that_is_a_special_token_stops_at_it(shows: bool, include: bool) -> None:
+    stopping = pb.StoppingParams(stop=["<eot>", "never"], include_stop=include)
+    async with fake_control_plane((*b"ab", EOT, *b"cd", EOS)) as plane:
+        response = await plane.generate(text="x", stopping=stopping, output=pb.OutputOptions(skip_special_tokens=not shows))
+    (choice,) = response.choices
+    assert (choice.text, list(choice.token_ids)) == ("ab<eot>" if include else "ab", [*b"ab", EOT])
+    assert choice.finished.reason == pb.FINISH_REASON_STOP
+    assert (choice.finished.stop_string, choice.finished.stop_token_id) == (("<eot>", 0) if shows else ("", EOT))
+
+
+async def test_tkz_05_a_stop_string_around_a_special_token_is_refused_where_that_is_hidden(plane: FakeControlPlane) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=r"stopping.stop\[1\] contains the special token '<eot>'"):
+        await plane.generate(text="x", stopping=pb.StoppingParams(stop=["y", "\n<eot>"]))
+    await plane.generate(text="x", stopping=pb.StoppingParams(stop=["\n<eot>"]), output=pb.OutputOptions(skip_special_tokens=False))
 
 
 async def test_stop_04_usage_ends_at_the_stop_string(plane: FakeControlPlane) -> None:

@@ -1,5 +1,7 @@
 """Encoding: special tokens once, offsets in code points, bytes of tokens."""
 
+import pytest
+import tokenizers
 from fakes.tokenizers import BOS, EOT, byte_tokenizer, piece_id, piece_tokenizer
 
 from control_plane.edge.text.tokenizer import Tokenizer
@@ -41,6 +43,20 @@ def test_txt_07_bytes_of_tokens_join_to_the_text() -> None:
 
 def test_decode_agrees_with_the_stream() -> None:
     assert byte_tokenizer().decode([0x61, 0xFF, EOT, 0xE9, 0x9B], skip_special_tokens=False) == "a\ufffd<eot>\ufffd"
+
+
+@pytest.mark.parametrize("name", ["naïve", "đem", "Ċ", "été 雨"])
+@pytest.mark.parametrize("special", [True, False])
+def test_tkz_04_an_added_token_stands_for_its_name(name: str, special: bool) -> None:
+    inner = byte_tokenizer()._tokenizer
+    (inner.add_special_tokens if special else inner.add_tokens)([tokenizers.AddedToken(name, normalized=False, special=special)])
+    tokenizer = Tokenizer(inner, {})
+    token_id = inner.token_to_id(name)
+    ids_of_text = ids(tokenizer, f"é{name}!")
+    assert ids_of_text == [*"é".encode(), token_id, ord("!")]
+    assert tokenizer.token_bytes(token_id) == name.encode()
+    assert tokenizer.decode(ids_of_text, skip_special_tokens=False) == f"é{name}!"
+    assert tokenizer.decode(ids_of_text, skip_special_tokens=True) == f"é{'' if special else name}!"
 
 
 def test_an_unknown_token_has_no_id() -> None:
