@@ -1,107 +1,110 @@
-"""Linear layers over weights laid out once for the device."""
+"""Linear layers over weights laid out once for the device.
 
-from collections.abc import Callable
+On a CPU a row of a result has the same bits whatever the number and the content of the other rows (see kernels.cpu.products; not so with
+torch's own products, which serve where the C++ forms are not built). The weight is kept in panels only: the tensor passed in may be freed.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import ops
-from kernels.reference.moe import apply_experts
-from kernels.row_ladder import pad_rows
+from kernels.cpu import products
 
-_Experts = Callable[[Tensor, Tensor, Tensor], Tensor]
+_panels = torch.ops.pypto_serving
 
 
 class PackedLinear:
-    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K]; T is a multiple of the row tile.
+    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K]; T is any number, N and K too. float32, bfloat16, float16.
 
-    On a CPU the weight is kept in oneDNN's blocked layout only: the tensor passed in may be freed. Elsewhere it is kept as it is.
+    With `gated` the weight holds N / 2 gates and then as many ups, and the result is silu(gate) * up [T, N / 2], with the bits of the
+    plain product followed by ops.swiglu.
     """
 
-    __slots__ = ("_apply", "in_features", "out_features", "row_tile")
+    __slots__ = ("_form", "in_features", "out_features")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, row_tile: int) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> None:
         self.out_features, self.in_features = weight.shape
-        self.row_tile = row_tile
-        self._apply = _on_host(weight, bias) if _is_on_host(weight) else _on_accelerator(weight, bias)
+        in_panels = _is_on_host(weight) and products.method(weight.dtype) != "torch"
+        self._form: _Panels | _Stored = _Panels(weight, bias, gated) if in_panels else _Stored(weight, bias, gated)
 
     def __call__(self, x: Tensor) -> Tensor:
-        assert x.shape[0] % self.row_tile == 0, f"{x.shape[0]} rows are not a multiple of the row tile {self.row_tile}"
-        return self._apply(x)
+        """x [T, K] -> [T, N], or [T, N / 2] if gated, of x's type."""
+        return self._form.product(x)
+
+    def float32(self, x: Tensor) -> Tensor:
+        """x [T, K] -> [T, N] in fp32: on a CPU the sums as they are, not rounded to x's type; not for gated ones."""
+        return self._form.float32(x)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """ids [T] int64 -> rows [T, K] of the weight, as they were: the look-up of an embedding that is tied to this head."""
+        return self._form.rows(ids)
 
 
 class PackedExperts:
     """The MLPs of E experts: gate_up [E, 2I, H] (gates first) and down [E, H, I], laid out once like the weights of PackedLinear."""
 
-    __slots__ = ("_apply", "is_capturable")
+    __slots__ = ("_brgemm", "_down", "_gate_up", "_in_panels", "_inner", "is_capturable")
 
-    def __init__(self, gate_up: Tensor, down: Tensor, row_tile: int) -> None:
+    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
         self.is_capturable = ops.can_capture_experts(gate_up.device.type)
-        on_host = _is_on_host(gate_up)
-        self._apply = _experts_on_host(gate_up, down, row_tile) if on_host else _experts_on_accelerator(gate_up, down)
+        self._inner = down.shape[2]
+        method = products.method(gate_up.dtype) if _is_on_host(gate_up) else "torch"
+        self._in_panels, self._brgemm = method != "torch", method == "brgemm"
+        self._gate_up, self._down = gate_up.contiguous(), down.contiguous()
+        if self._in_panels:
+            self._gate_up, self._down = _panels.pack_weight(self._gate_up, True), _panels.pack_weight(self._down, False)
 
     def __call__(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """x [T, H], weights and expert_ids [T, k] as ops.moe_route gives them -> [T, H]; no row depends on the others."""
-        return self._apply(x, weights, expert_ids)
+        if not self._in_panels:
+            return ops.moe_experts(x, weights, expert_ids, self._gate_up, self._down)
+        return _panels.packed_experts(  # type: ignore[no-any-return]
+            x, weights, expert_ids, self._gate_up, self._down, self._inner, self._brgemm
+        )
+
+
+class _Panels:
+    """A weight of a CPU, in panels."""
+
+    __slots__ = ("_bias", "_brgemm", "_panels", "_result", "_shape")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+        self._shape = tuple(weight.shape)
+        self._brgemm = products.method(weight.dtype) == "brgemm"
+        self._panels = _panels.pack_weight(weight.contiguous(), gated)
+        self._bias = None if bias is None else _panels.pack_weight(bias.float().view(-1, 1), gated)
+        self._result = "gated" if gated else "plain"
+
+    def product(self, x: Tensor) -> Tensor:
+        return _panels.packed_linear(x, self._panels, self._bias, self._shape[0], self._result, self._brgemm)  # type: ignore[no-any-return]
+
+    def float32(self, x: Tensor) -> Tensor:
+        return _panels.packed_linear(x, self._panels, self._bias, self._shape[0], "float32", self._brgemm)  # type: ignore[no-any-return]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return _panels.packed_rows(ids, self._panels, *self._shape)  # type: ignore[no-any-return]
+
+
+class _Stored:
+    """A weight as the checkpoint has it: on accelerators, whose operators dispatch by device, and for torch's own products."""
+
+    __slots__ = ("_bias", "_gated", "_product", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+        self._weight, self._bias, self._gated = weight.contiguous(), bias, gated
+        self._product = F.linear if _is_on_host(weight) else ops.linear
+
+    def product(self, x: Tensor) -> Tensor:
+        out = self._product(x, self._weight, self._bias) if x.shape[0] else x.new_empty(0, self._weight.shape[0])
+        return ops.swiglu(out) if self._gated else out
+
+    def float32(self, x: Tensor) -> Tensor:
+        return self.product(x).float()
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return ops.embedding(ids, self._weight)
 
 
 def _is_on_host(weight: Tensor) -> bool:
     return weight.is_cpu
-
-
-def _on_host(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return _packed(weight, bias) if _can_pack(weight) else _plain(weight, bias)
-
-
-def _can_pack(weight: Tensor) -> bool:
-    if not torch._C._has_mkldnn:
-        return False
-    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    pointwise = torch.ops.mkldnn._linear_pointwise.default
-
-    def apply(x: Tensor) -> Tensor:
-        return pointwise(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
-
-    return apply
-
-
-def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    def apply(x: Tensor) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    return apply
-
-
-def _on_accelerator(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    weight = weight.contiguous()
-
-    def apply(x: Tensor) -> Tensor:
-        return ops.linear(x, weight, bias) if x.shape[0] else x.new_empty(0, weight.shape[0])
-
-    return apply
-
-
-def _experts_on_host(gate_up: Tensor, down: Tensor, row_tile: int) -> _Experts:
-    gate_ups, downs = ([PackedLinear(weight, None, row_tile) for weight in weights] for weights in (gate_up, down))
-
-    def expert(index: int, rows: Tensor) -> Tensor:
-        return downs[index](ops.swiglu(gate_ups[index](pad_rows(rows, row_tile))))[: rows.shape[0]]
-
-    def apply(x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
-        return apply_experts(x, weights, expert_ids, len(gate_ups), expert)
-
-    return apply
-
-
-def _experts_on_accelerator(gate_up: Tensor, down: Tensor) -> _Experts:
-    gate_up, down = gate_up.contiguous(), down.contiguous()
-
-    def apply(x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
-        return ops.moe_experts(x, weights, expert_ids, gate_up, down)
-
-    return apply

@@ -2,7 +2,7 @@
 
 Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch form serves every device; a form registered for a
 device (C++ under CPU, a torch form of its own under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
-result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.row_tile.
+result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.linear.
 """
 
 from collections.abc import Callable

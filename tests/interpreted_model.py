@@ -1,7 +1,6 @@
 """A model on the interpreted PyPTO kernels: run in a process of its own by tests/kernels/pypto/test_whole_model.py."""
 
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -11,19 +10,18 @@ from torch import Tensor
 from kernels.testing.forms import interpreted_forms, npu_layout
 from worker.lanes.batch import Hidden
 from worker.limits import RunnerLimits
-from worker.models import Placement, decoder_loading, load_model
+from worker.models import Placement, load_model
 from worker.runner import ModelRunner
 
 Drawn = tuple[dict[int, list[int]], list[list[float]], list[str]]
 _PAGE = 128
-_ROW_TILE = 2  # given: the probe for it would judge the torch forms
 
 
 class _Recorder:
     """A runner's model that keeps its logits."""
 
     def __init__(self, model):
-        self._model, self.row_tile, self.seen = model, model.row_tile, []
+        self._model, self.seen = model, []
 
     def forward(self, batch, cache) -> Hidden:
         return self._model.forward(batch, cache)
@@ -35,7 +33,7 @@ class _Recorder:
 
 def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bool) -> Drawn:
     """Greedy tokens of sequences in one batch, the logits of every step, and the names of the kernels that were launched."""
-    with npu_layout(), patch.object(decoder_loading, "find_row_tile", lambda *_: _ROW_TILE):
+    with npu_layout():
         model = load_model(Path(directory), Placement(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
     recorder = _Recorder(model)
     cache = model.allocate_cache([4 * len(lengths)])

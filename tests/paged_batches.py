@@ -84,22 +84,21 @@ class PagedExecutor:
     def _batch(self, chunks: Sequence[tuple[PagedSequence, int]]) -> Batch:
         spans = [(seq, range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens)) for seq, num_tokens in chunks]
         num_rows = sum(len(span) for _, span in spans)
-        padding = -num_rows % self.model.row_tile
         groups = range(len(self.model.cache_groups))
         starts = torch.tensor([0, *(len(span) for _, span in spans)]).cumsum(0)
         return Batch(
-            token_ids=torch.tensor([seq.token_ids[at] for seq, span in spans for at in span] + [0] * padding),
-            positions=torch.tensor([at for _, span in spans for at in span] + [0] * padding),
-            slots=tuple(self._slots(spans, group, padding) for group in groups),
+            token_ids=torch.tensor([seq.token_ids[at] for seq, span in spans for at in span]),
+            positions=torch.tensor([at for _, span in spans for at in span]),
+            slots=tuple(self._slots(spans, group) for group in groups),
             page_tables=tuple(_page_table([seq.page_tables[group] for seq, _ in spans]) for group in groups),
             query_starts=starts.to(torch.int32),
-            logit_rows=torch.tensor([*range(num_rows), *[0] * padding]),
+            logit_rows=torch.arange(num_rows),
         )
 
-    def _slots(self, spans: Sequence[tuple[PagedSequence, range]], group: int, padding: int) -> Tensor:
+    def _slots(self, spans: Sequence[tuple[PagedSequence, range]], group: int) -> Tensor:
         size = self._page_tokens
         slots = [seq.page_tables[group][at // size] * size + at % size for seq, span in spans for at in span]
-        return torch.tensor(slots + [self.cache.scratch_slots[group]] * padding)
+        return torch.tensor(slots)
 
 
 def chunk_sizes(num_tokens: int, chunk: int) -> list[int]:

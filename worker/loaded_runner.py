@@ -101,7 +101,8 @@ def _check_dtype(device: Device, dtype: str) -> None:
 
 def _warn_without_kernels(device: Device) -> None:
     if device.kind == "cpu" and ops.kernel_set() == "torch":
-        _log.warning("no C++ kernels for this CPU: the slower torch forms serve", extra={"build": "python -m kernels.cpu.build"})
+        message = "no C++ kernels for this CPU: the slower torch forms serve, and tokens may depend on the other rows of a batch"
+        _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
 
 
 def _load_model(directory: Path, placement: Placement) -> Model:

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 from kernels import ops
+from kernels.cpu import products
 
-# Decide how work is divided, which the row tile makes irrelevant, not which instructions run.
+# Decide how work is divided, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
@@ -17,33 +18,64 @@ _NPU_CODE = ("kernels/pypto",)  # computes on an NPU only
 _OTHER_CODE = ("kernels/testing",)
 
 
-def numerics_id(dtype: torch.dtype, device: torch.device, row_tile: int) -> str:
+def numerics_id(dtype: torch.dtype, device: torch.device) -> str:
     """Two workers with the same id and the same weights compute the same bits.
 
-    For example "bfloat16/torch-2.13.0/cpu-avx512-1f0c22ab/tile-2/torch/code-0f3e9a41".
+    For example "bfloat16/torch-2.13.0/cpu-avx512/brgemm-avx512_bf16/cpp-avx512-49e44adc7f84-9f32/bits-1f0c22ab/code-0f3e9a41".
     """
     parts = (
         str(dtype).removeprefix("torch."),
         f"torch-{torch.__version__}",
-        _describe_device(device),
-        f"tile-{row_tile}",
-        ops.kernel_set(device.type),
+        *(_describe_cpu(dtype) if device.type == "cpu" else _describe_device(device)),
         f"code-{_digest_of_code(device.type)}",
     )
     return "/".join(parts)
 
 
-def _describe_device(device: torch.device) -> str:
-    if device.type == "cpu":
-        return f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}-{_digest_of_cpu()}"
+def _describe_device(device: torch.device) -> tuple[str, ...]:
     properties = getattr(torch, device.type).get_device_properties(device)
-    return f"{device.type}-{properties.name.lower().replace(' ', '-')}"
+    return f"{device.type}-{properties.name.lower().replace(' ', '-')}", ops.kernel_set(device.type)
+
+
+def _describe_cpu(dtype: torch.dtype) -> tuple[str, ...]:
+    """What torch's own functions run on (rope tables, softmax of the sampler), what products run on, our own kernels, and a sample.
+
+    Cores, caches and makers of processors do not matter, except to torch's own products, whose library picks blocks by them.
+    """
+    path = products.path(dtype)
+    return (
+        f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}",
+        f"{path}-{_digest_of_cpu()}" if path == "torch" else path,
+        ops.kernel_set(),
+        f"bits-{_digest_of_bits(dtype)}",
+    )
 
 
 def _digest_of_cpu() -> str:
-    """The math libraries choose kernels and blocking by instruction sets, vendor and cache sizes."""
+    """Instruction sets, maker and cache sizes."""
     capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
     return hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]
+
+
+@functools.cache
+def _digest_of_bits(dtype: torch.dtype) -> str:
+    """Of results themselves, so that no setting of a library that this file does not know of can hide behind an equal id.
+
+    Functions of libraries that choose their code by the processor, and a product on whose sums every change of order shows.
+    """
+    numbers = products.cancelling_rows(3, 4098, 1)
+    results = [
+        *(function(numbers) for function in (torch.cos, torch.sin, torch.exp, torch.sigmoid)),
+        torch.log(numbers.abs() + 1),
+        10000.0 ** (numbers / 8),
+        torch.softmax(numbers, dim=-1),
+        torch.cumsum(numbers, dim=-1),
+        products.sample(dtype),
+    ]
+    digest = hashlib.sha256()
+    for result in results:
+        digest.update(result.numpy().tobytes())
+    return digest.hexdigest()[:8]
 
 
 @functools.cache  # what runs is what was imported, whatever becomes of the files

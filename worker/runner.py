@@ -31,10 +31,6 @@ _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 class ForwardModel(Protocol):
     """What a runner needs of a model."""
 
-    @property
-    def row_tile(self) -> int:
-        """The number of rows of a batch has to be a multiple of this."""
-
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """Write the batch's keys and values to the cache; returns the wanted rows, and which rows were finite."""
 
@@ -54,7 +50,7 @@ class ModelRunner:
         self._limits = limits
         self._graphs = graphs
         self._lanes = LaneTable(limits, cache.groups)
-        self._batches = BatchBuilder(model.row_tile, cache.scratch_slots, cache.keys[0].device)
+        self._batches = BatchBuilder(cache.keys[0].device)
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:

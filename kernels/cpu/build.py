@@ -1,4 +1,6 @@
-"""Builds the C++ forms: `python -m kernels.cpu.build`. Needs g++ and the headers that torch's own package carries, nothing else."""
+"""Builds the C++ forms: `python -m kernels.cpu.build`. Needs g++ and the headers that torch's own package carries, nothing else.
+
+For the level of instructions that the CPU has, or that PYPTO_CPU_LEVEL names."""
 
 import argparse
 import hashlib
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.cpu.extension import BUILDS, FLAGS, SOURCES, file_stem
+from kernels.cpu.extension import BUILDS, FLAGS, LEVELS, SOURCES, file_stem, level
 
 _TORCH = Path(torch.__file__).parent
 
@@ -29,7 +31,7 @@ def build(compiler: str) -> Path:
         return library
     BUILDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILDS) as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(lambda source: _compile(compiler, source, Path(scratch)), sorted(SOURCES.glob("*.cpp"))))
+        objects = list(pool.map(lambda source: _compile(compiler, version, source, Path(scratch)), sorted(SOURCES.glob("*.cpp"))))
         linked = Path(scratch) / library.name
         # No -fopenmp here: its symbols come from the OpenMP that torch brings along, and with it one pool of threads for both.
         _run([compiler, "-shared", *map(str, objects), "-o", str(linked), f"-L{_TORCH / 'lib'}", "-lc10", "-ltorch_cpu"])
@@ -37,9 +39,18 @@ def build(compiler: str) -> Path:
     return library
 
 
-def _compile(compiler: str, source: Path, scratch: Path) -> Path:
-    target = scratch / f"{source.stem}.o"
-    _run([compiler, *FLAGS, "-isystem", str(_TORCH / "include"), "-c", str(source), "-o", str(target)])
+def _compile(compiler: str, version: str, source: Path, scratch: Path) -> Path:
+    """The object of a source, compiled unless an earlier build has it from the same texts."""
+    command = [compiler, *FLAGS, *LEVELS[level()][0], "-isystem", str(_TORCH / "include"), "-c", str(source)]
+    digest = hashlib.sha256(" ".join((version, torch.__version__, *command)).encode())
+    for path in (source, *sorted(SOURCES.glob("*.h"))):
+        digest.update(path.read_bytes())
+    target = BUILDS / "objects" / f"{source.stem}-{level()}-{digest.hexdigest()[:12]}.o"
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        fresh = scratch / target.name
+        _run([*command, "-o", str(fresh)])
+        fresh.replace(target)
     return target
 
 
@@ -59,7 +70,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         library = build(parser.parse_args().compiler)
-    except BuildError as error:
+    except (BuildError, ValueError) as error:
         print(f"kernels.cpu.build: {error}", file=sys.stderr)
         return 1
     print(f"{library} ({time.monotonic() - started:.0f} s)")

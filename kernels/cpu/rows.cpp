@@ -81,11 +81,7 @@ void write_kv(const at::Tensor& k, const at::Tensor& v, at::Tensor& k_cache, at:
 
 template <typename T>
 void swiglu_row(const T* gate, const T* up, T* out, int64_t width) {
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const Floats g = load(gate + i, width - i);
-    const Floats silu = rounded_to<T>(g / (exp(-g) + 1.0f));
-    store(out + i, silu * load(up + i, width - i), width - i);
-  }
+  for (int64_t i = 0; i < width; i += kLanes) store(out + i, gated<T>(load(gate + i, width - i), load(up + i, width - i)), width - i);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {

@@ -13,6 +13,7 @@
 #endif
 
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 namespace pypto_serving {
 
@@ -68,6 +69,12 @@ inline Floats load(const c10::BFloat16* from) {
   return reinterpret_cast<Floats>(widened(halves) << 16);
 }
 
+inline Floats load(const c10::Half* from) {
+  Floats x;
+  for (int64_t i = 0; i < kLanes; ++i) x[i] = from[i];
+  return x;
+}
+
 inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof(x)); }
 
 // Round to nearest, ties to even; NaN stays NaN.
@@ -80,6 +87,10 @@ inline Words bfloat16_bits(Floats x) {
 inline void store(c10::BFloat16* to, Floats x) {
   const Halves halves = narrowed(bfloat16_bits(x));
   std::memcpy(to, &halves, sizeof(halves));
+}
+
+inline void store(c10::Half* to, Floats x) {
+  for (int64_t i = 0; i < kLanes; ++i) to[i] = c10::Half(x[i]);
 }
 
 // The first `count` lanes, the others zero.
@@ -106,6 +117,11 @@ template <>
 inline Floats rounded_to<float>(Floats x) { return x; }
 template <>
 inline Floats rounded_to<c10::BFloat16>(Floats x) { return reinterpret_cast<Floats>(bfloat16_bits(x) << 16); }
+template <>
+inline Floats rounded_to<c10::Half>(Floats x) {
+  for (int64_t i = 0; i < kLanes; ++i) x[i] = c10::Half(x[i]);
+  return x;
+}
 
 inline Floats half_swapped(Floats x) { return __builtin_shuffle(x, (kLaneIndex + 8) & 15); }
 inline Floats quarter_swapped(Floats x) { return __builtin_shuffle(x, (kLaneIndex + 4) & 15); }
@@ -143,5 +159,9 @@ inline Floats exp(Floats x) {
   p = p * (r * r) + r + 1.0f;
   return p * reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted) << 23) + 0x3f800000);
 }
+
+// silu(gate) * up, with silu rounded to T on the way.
+template <typename T>
+inline Floats gated(Floats gate, Floats up) { return rounded_to<T>(gate / (exp(-gate) + 1.0f)) * up; }
 
 }  // namespace pypto_serving

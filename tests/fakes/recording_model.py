@@ -15,7 +15,6 @@ class RecordingModel:
 
     def __init__(self, model: ForwardModel) -> None:
         self._model = model
-        self.row_tile = model.row_tile
         self.drawn_from: dict[int, list[Tensor]] = {}
 
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:

@@ -1,6 +1,7 @@
 """The forms that every operator test runs over, and paged sequences to attend to."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from kernels import ops
 from kernels.accelerator import attention as accelerator_attention
 from kernels.accelerator import norm as accelerator_norm
+from kernels.cpu import products
 from kernels.reference import activation, attention, cache, moe, norm, rotary
 
 REFERENCE = SimpleNamespace(
@@ -81,6 +83,44 @@ def random(dtype: torch.dtype) -> Callable[..., Tensor]:
     """Normal numbers of the test's dtype, always the same ones."""
     generator = torch.Generator().manual_seed(0)
     return lambda *shape: torch.randn(*shape, generator=generator).to(dtype)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+def any_dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """A type that products of matrices take."""
+    return request.param
+
+
+@pytest.fixture
+def normal(any_dtype: torch.dtype) -> Callable[..., Tensor]:
+    """`random` for any_dtype."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(any_dtype)
+
+
+@contextmanager
+def _forced(method: str) -> Iterator[str]:
+    if method != "torch" and ops.kernel_set() == "torch":
+        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYPTO_LINEARS", method)
+        products.method.cache_clear()
+        yield method
+    products.method.cache_clear()
+
+
+@pytest.fixture(params=products.METHODS)
+def method(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A way of computing products, forced; brgemm still gives way where it has no kernel for a type."""
+    with _forced(request.param) as name:
+        yield name
+
+
+@pytest.fixture(params=["brgemm", "loops"])
+def own_method(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One that promises rows that do not depend on each other: torch's own products do not."""
+    with _forced(request.param) as name:
+        yield name
 
 
 @pytest.fixture

@@ -3,23 +3,54 @@
 import pytest
 import torch
 
+from kernels import ops
+from kernels.cpu import products
 from worker import numerics
 from worker.numerics import numerics_id
 
 CPU = torch.device("cpu")
 
 
-def test_numerics_id_names_type_library_device_tile_and_code() -> None:
-    dtype, library, device, tile, kernels, code = numerics_id(torch.bfloat16, CPU, 2).split("/")
-    assert (dtype, library, tile) == ("bfloat16", f"torch-{torch.__version__}", "tile-2")
-    assert device.startswith("cpu-") and kernels and code.startswith("code-")
+def test_numerics_id_names_type_library_products_kernels_and_code() -> None:
+    dtype, library, functions, path, kernels, bits, code = numerics_id(torch.bfloat16, CPU).split("/")
+    assert (dtype, library, kernels) == ("bfloat16", f"torch-{torch.__version__}", ops.kernel_set())
+    assert functions == f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
+    assert path.startswith(products.path(torch.bfloat16)) and bits.startswith("bits-") and code.startswith("code-")
 
 
 def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
-    before, expected = torch.get_num_threads(), numerics_id(torch.float32, CPU, 1)
-    torch.set_num_threads(1)
-    assert numerics_id(torch.float32, CPU, 1) == expected
+    before, expected = torch.get_num_threads(), numerics_id(torch.float32, CPU)
+    numerics._digest_of_bits.cache_clear()
+    torch.set_num_threads(3 - min(before, 2))
+    assert numerics_id(torch.float32, CPU) == expected
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["l2_cache_size", "cpu_name", "num_sockets"])
+def test_caches_makers_and_counts_of_cores_do_not_matter(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if ops.kernel_set() == "torch":
+        pytest.skip("torch's own products go by them")
+    expected, capabilities = numerics_id(torch.bfloat16, CPU), torch.cpu.get_capabilities()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**capabilities, name: "another"})
+    assert numerics_id(torch.bfloat16, CPU) == expected
+
+
+def test_torchs_own_products_are_named_with_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "path", lambda dtype: "torch")
+    parts, capabilities = numerics_id(torch.bfloat16, CPU).split("/"), torch.cpu.get_capabilities()
+    assert parts[3].startswith("torch-")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**capabilities, "l2_cache_size": 1})
+    assert numerics_id(torch.bfloat16, CPU).split("/")[3] != parts[3]
+
+
+def test_a_library_that_computes_other_bits_has_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = numerics_id(torch.float32, CPU)
+    numerics._digest_of_bits.cache_clear()
+    cosine = torch.cos
+    monkeypatch.setattr(torch, "cos", lambda x: torch.nextafter(cosine(x), x))
+    other = numerics_id(torch.float32, CPU)
+    numerics._digest_of_bits.cache_clear()
+    assert [ours == theirs for ours, theirs in zip(expected.split("/"), other.split("/"), strict=True)].count(False) == 1
 
 
 def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +62,6 @@ def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.Mo
 
 
 def test_numerics_id_is_that_of_the_code_that_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = numerics_id(torch.float32, CPU, 1)
+    expected = numerics_id(torch.float32, CPU)
     monkeypatch.setattr("worker.numerics._CODE", ("docs",))  # as if the files had changed
-    assert numerics_id(torch.float32, CPU, 1) == expected
+    assert numerics_id(torch.float32, CPU) == expected

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from worker.limits import RunnerLimits
 
-# Row tiles are powers of two up to 8.
 _LEAST_ROWS = 8
 _LEAST_TOKENS = 512
 _TOKENS_FACTOR = 4

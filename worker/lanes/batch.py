@@ -8,7 +8,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.row_ladder import padded_rows
 from worker.lanes.lane_table import LaneTable
 from worker.lanes.step_rules import Ints, Run
 
@@ -51,8 +50,8 @@ class BatchColumns:
 class Batch:
     """What a model's forward runs: T token rows of B sequences, S of which want logits.
 
-    Rows of sequence b are query_starts[b]:query_starts[b+1]; sequences at the end may have none. T is a multiple of the model's row tile;
-    padding rows come last, belong to no sequence and write to scratch slots.
+    Rows of sequence b are query_starts[b]:query_starts[b+1]; sequences at the end may have none. Padding rows, which only captured shapes
+    have, come last, belong to no sequence and write to scratch slots.
     """
 
     token_ids: Tensor  # [T] int64; 0 in padding rows
@@ -71,27 +70,21 @@ class Hidden(NamedTuple):
 
 
 class BatchBuilder:
-    """Sends columns to `device` as a batch; `scratch_slots[group]` is a slot that padding rows may write to."""
+    """Sends columns to `device` as a batch."""
 
-    def __init__(self, row_tile: int, scratch_slots: tuple[int, ...], device: torch.device) -> None:
-        self._row_tile = row_tile
-        self._scratch_slots = scratch_slots
+    def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def build(self, columns: BatchColumns) -> Batch:
-        """The batch, its rows padded to a number on the ladder."""
+        """The batch, without padding."""
         return Batch(
-            token_ids=self._pad(columns.token_ids, 0),
-            positions=self._pad(columns.positions, 0),
-            slots=tuple(self._pad(slots, scratch) for slots, scratch in zip(columns.slots, self._scratch_slots, strict=True)),
+            token_ids=self._send(columns.token_ids),
+            positions=self._send(columns.positions),
+            slots=tuple(self._send(slots) for slots in columns.slots),
             page_tables=tuple(self._send(table) for table in columns.page_tables),
             query_starts=self._send(np.concatenate([[0], columns.row_ends]).astype(np.int32)),
             logit_rows=self._send(columns.logit_rows),
         )
-
-    def _pad(self, column: Ints, value: int) -> Tensor:
-        padding = padded_rows(len(column), self._row_tile) - len(column)
-        return self._send(np.concatenate([column, np.full(padding, value)]))
 
     def _send(self, array: npt.NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -28,11 +28,6 @@ class AttentionShape:
         """Rows of the query, key and value projections."""
         return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
 
-    @property
-    def linear_shapes(self) -> list[tuple[int, int]]:
-        """(rows, columns) of the matrices."""
-        return [(sum(self.qkv_rows), self.hidden_size), (self.hidden_size, self.num_heads * self.head_dim)]
-
 
 def read_attention_shape(config: ConfigFields, default_head_dim: int | None = None) -> AttentionShape:
     """The shape without biases and norms; `default_head_dim` holds when config.json has none, else hidden_size / num_attention_heads."""
@@ -82,7 +77,6 @@ class Attention:
 class AttentionPlace:
     """What differs from layer to layer, and what the layers share."""
 
-    row_tile: int
     rope_table: tuple[Tensor, Tensor]
     group: int
     window_tokens: int
@@ -97,8 +91,8 @@ def load_attention(weights: Weights, prefix: str, shape: AttentionShape, place: 
     output_bias = weights.tensor(prefix + "o_proj.bias", shape.hidden_size) if shape.output_bias else None
     return Attention(
         shape=shape,
-        qkv=PackedLinear(qkv, qkv_bias, place.row_tile),
-        output=PackedLinear(output, output_bias, place.row_tile),
+        qkv=PackedLinear(qkv, qkv_bias),
+        output=PackedLinear(output, output_bias),
         head_norms=_load_head_norms(weights, prefix, shape),
         rope_table=place.rope_table,
         group=place.group,

@@ -21,9 +21,5 @@ class FeedForward(Protocol):
 class FeedForwardShape(Protocol):
     """The kind and sizes of a feed-forward part, as config.json gives them."""
 
-    @property
-    def linear_shapes(self) -> list[tuple[int, int]]:
-        """(rows, columns) of its matrices."""
-
-    def load(self, weights: Weights, prefix: str, row_tile: int) -> FeedForward:
+    def load(self, weights: Weights, prefix: str) -> FeedForward:
         """The part whose tensors begin with `prefix`."""

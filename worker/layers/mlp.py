@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels import ops
 from kernels.linear import PackedLinear
 from worker.checkpoint.config_fields import ConfigFields
 from worker.checkpoint.weights import Weights
@@ -12,7 +11,7 @@ from worker.checkpoint.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Gate and up are one matrix."""
+    """Gate and up are one matrix, whose product comes activated."""
 
     gate_up: PackedLinear
     down: PackedLinear
@@ -24,7 +23,7 @@ class Mlp:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(ops.swiglu(self.gate_up(rows)))
+        return self.down(self.gate_up(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,14 @@ class MlpShape:
     inner_size: int
     bias: bool = False
 
-    @property
-    def linear_shapes(self) -> list[tuple[int, int]]:
-        """(rows, columns) of the matrices."""
-        return [(2 * self.inner_size, self.hidden_size), (self.hidden_size, self.inner_size)]
-
-    def load(self, weights: Weights, prefix: str, row_tile: int) -> Mlp:
+    def load(self, weights: Weights, prefix: str) -> Mlp:
         """The part whose tensors begin with `prefix`."""
         names, rows = [prefix + "gate_proj.", prefix + "up_proj."], [self.inner_size, self.inner_size]
         gate_up = weights.stacked([name + "weight" for name in names], rows, self.hidden_size)
         gate_up_bias = weights.stacked([name + "bias" for name in names], rows) if self.bias else None
         down = weights.tensor(prefix + "down_proj.weight", self.hidden_size, self.inner_size)
         down_bias = weights.tensor(prefix + "down_proj.bias", self.hidden_size) if self.bias else None
-        return Mlp(PackedLinear(gate_up, gate_up_bias, row_tile), PackedLinear(down, down_bias, row_tile))
+        return Mlp(PackedLinear(gate_up, gate_up_bias, gated=True), PackedLinear(down, down_bias))
 
 
 def read_mlp_shape(config: ConfigFields, bias: bool = False) -> MlpShape:

@@ -20,17 +20,12 @@ class MoeShape:
     top_k: int
     renormalize: bool  # whether the weights of the chosen experts are scaled to sum 1
 
-    @property
-    def linear_shapes(self) -> list[tuple[int, int]]:
-        """(rows, columns) of the matrices."""
-        return [(self.num_experts, self.hidden_size), (2 * self.inner_size, self.hidden_size), (self.hidden_size, self.inner_size)]
-
-    def load(self, weights: Weights, prefix: str, row_tile: int) -> "Moe":
+    def load(self, weights: Weights, prefix: str) -> "Moe":
         """The part whose tensors begin with `prefix`; experts are stored one by one, or fused as [experts, rows, columns]."""
         router = weights.tensor(prefix + "gate.weight", self.num_experts, self.hidden_size)
         fused = prefix + "experts.gate_up_proj" in weights.checkpoint
         gate_up, down = (self._load_fused if fused else self._load_each)(weights, prefix + "experts.")
-        return Moe(self, PackedLinear(router, None, row_tile), PackedExperts(gate_up, down, row_tile))
+        return Moe(self, PackedLinear(router, None), PackedExperts(gate_up, down))
 
     def _load_fused(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
         gate_up = weights.tensor(prefix + "gate_up_proj", self.num_experts, 2 * self.inner_size, self.hidden_size)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedLinear
-from kernels.row_ladder import pad_rows
 from worker.cache.kv_cache import KVCache, allocate_cache
 from worker.lanes.batch import Batch, Hidden
 from worker.layers.attention import Attention
@@ -40,17 +39,14 @@ class DecoderEnds:
 class Decoder:
     """A loaded decoder; implements Model."""
 
-    def __init__(
-        self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds, row_tile: int
-    ) -> None:
+    def __init__(self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds) -> None:
         self.description = ModelDescription(
             config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, placement.dtype
         )
         self.cache_groups = config.cache_groups(placement.page_tokens, placement.dtype)
         self.progress = placement.progress
         self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)
-        self.row_tile = row_tile
-        self.numerics_id = numerics_id(placement.dtype, placement.device, row_tile)
+        self.numerics_id = numerics_id(placement.dtype, placement.device)
         self._device = placement.device
         self._eps = config.norm_eps
         self._ends = ends
@@ -77,4 +73,4 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:
         """See Model.logits."""
-        return self._ends.head(pad_rows(rows, self.row_tile))[: rows.shape[0]].float()
+        return self._ends.head.float32(rows)

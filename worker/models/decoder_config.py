@@ -37,12 +37,6 @@ class DecoderConfig:
         """One window per cache group; layers without a window come first."""
         return sorted(set(self.windows), key=lambda window: window or 0)
 
-    @property
-    def linear_shapes(self) -> list[tuple[int, int]]:
-        """(rows, columns) of all matrices, each shape once."""
-        shapes = {(self.vocab_size, self.hidden_size), *self.attention.linear_shapes}
-        return sorted(shapes.union(*(feed_forward.linear_shapes for feed_forward in self.feed_forwards)))
-
     def cache_groups(self, page_tokens: int, dtype: torch.dtype) -> tuple[CacheGroupSpec, ...]:
         """One cache group per distinct window."""
         return tuple(

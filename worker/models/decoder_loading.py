@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from kernels.linear import PackedLinear
-from kernels.row_tile import RowTileError, find_row_tile
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.checkpoint.error import ModelRefused
 from worker.checkpoint.weights import Weights
@@ -19,31 +18,18 @@ _EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model
 
 
 def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> Decoder:
-    """Find the row tile for the shapes of the model, then load it layer by layer; the files stay mapped only until then."""
+    """Load the model layer by layer; the files stay mapped only until then."""
     config = replace(config, rope=config.rope.limited(placement.max_positions))
     weights = Weights(checkpoint, placement.dtype, placement.device, placement.progress)
-    row_tile = _find_row_tile(checkpoint, config, placement)
-    layers = _load_layers(weights, config, row_tile)
-    ends = _load_ends(weights, config, row_tile)
+    layers = _load_layers(weights, config)
+    ends = _load_ends(weights, config)
     weights.refuse_unread()
-    return Decoder(config, placement, layers, ends, row_tile)
+    return Decoder(config, placement, layers, ends)
 
 
-def _find_row_tile(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> int:
-    """The largest of the tiles that the shapes need, probed one by one because a large matrix takes its time."""
-    row_tile = 1
-    for shape in config.linear_shapes:
-        try:
-            row_tile = max(row_tile, find_row_tile([shape], placement.dtype, placement.device))
-        except RowTileError as error:
-            raise ModelRefused(f"{checkpoint.config.path.parent}: {error}") from error
-        placement.progress()
-    return row_tile
-
-
-def _load_layers(weights: Weights, config: DecoderConfig, row_tile: int) -> list[DecoderLayer]:
+def _load_layers(weights: Weights, config: DecoderConfig) -> list[DecoderLayer]:
     table, groups = config.rope.table(weights.device), config.distinct_windows
-    places = {window: AttentionPlace(row_tile, table, groups.index(window), window or 0) for window in groups}
+    places = {window: AttentionPlace(table, groups.index(window), window or 0) for window in groups}
     return [_load_layer(weights, config, layer, places[window]) for layer, window in enumerate(config.windows)]
 
 
@@ -53,14 +39,14 @@ def _load_layer(weights: Weights, config: DecoderConfig, layer: int, place: Atte
         attention_norm=weights.tensor(prefix + "input_layernorm.weight", config.hidden_size),
         attention=load_attention(weights, prefix + "self_attn.", config.attention, place),
         feed_forward_norm=weights.tensor(prefix + "post_attention_layernorm.weight", config.hidden_size),
-        feed_forward=config.feed_forwards[layer].load(weights, prefix + "mlp.", place.row_tile),
+        feed_forward=config.feed_forwards[layer].load(weights, prefix + "mlp."),
     )
 
 
-def _load_ends(weights: Weights, config: DecoderConfig, row_tile: int) -> DecoderEnds:
+def _load_ends(weights: Weights, config: DecoderConfig) -> DecoderEnds:
     embedding = weights.tensor(_EMBEDDING, config.vocab_size, config.hidden_size)
     norm = weights.tensor(_NORM, config.hidden_size)
-    return DecoderEnds(embedding, norm, PackedLinear(_load_head(weights, config, embedding), None, row_tile))
+    return DecoderEnds(embedding, norm, PackedLinear(_load_head(weights, config, embedding), None))
 
 
 def _load_head(weights: Weights, config: DecoderConfig, embedding: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class Placement:
     device: torch.device
     page_tokens: int = 16
     max_positions: int | None = None  # most tokens of a sequence; None: what the model supports
-    progress: Callable[[], None] = _ignore  # called after every matrix probed, tensor loaded and layer computed
+    progress: Callable[[], None] = _ignore  # called after every tensor loaded and layer computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,6 @@ class Model(Protocol):
     @property
     def cache_groups(self) -> tuple[CacheGroupSpec, ...]:
         """Cache groups, in the order in which a batch lists its page tables."""
-
-    @property
-    def row_tile(self) -> int:
-        """Rows of a batch are padded to a multiple of this."""
 
     @property
     def is_capturable(self) -> bool:

@@ -33,7 +33,7 @@ def static():
 def test_rows_are_those_of_an_ordinary_batch(static):
     columns = _columns([0, 2, 5])
     static.load(columns)
-    ours, theirs = static.batch, BatchBuilder(1, (_SCRATCH,), torch.device("cpu")).build(columns)
+    ours, theirs = static.batch, BatchBuilder(torch.device("cpu")).build(columns)
     for name in ("token_ids", "positions", "logit_rows"):
         assert getattr(ours, name)[:3].tolist() == getattr(theirs, name).tolist()
     assert ours.slots[0][:3].tolist() == theirs.slots[0].tolist()

@@ -1,6 +1,5 @@
 """The packed batch of a run."""
 
-import pytest
 import torch
 from fakes.model import limits
 from fakes.steps import admission, ids, step
@@ -14,10 +13,10 @@ from worker.step import CacheGroup, LaneSampling
 _FULL, _SLIDING = CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8, 32, window_tokens=6)
 
 
-def _batch(admissions, chunks, groups=(_FULL,), row_tile=4, **fields):
+def _batch(admissions, chunks, groups=(_FULL,), **fields):
     table = LaneTable(limits(num_partitions=2), groups)
     run = table.apply(step(1, chunks, admissions=admissions, **fields))
-    builder = BatchBuilder(row_tile, tuple(range(1000, 1000 + len(groups))), torch.device("cpu"))
+    builder = BatchBuilder(torch.device("cpu"))
     return builder.build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
 
 
@@ -32,18 +31,10 @@ def test_prefill_and_decode_lie_side_by_side():
     assert batch.logit_rows.tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(("row_tile", "num_rows"), [(1, 5), (2, 6), (4, 8), (8, 8)])
-def test_padding_rows_write_to_scratch(row_tile, num_rows):
-    batch = _batch([admission(0, range(5), page_tables=[ids(0, 1)])], {0: 5}, row_tile=row_tile)
-    assert batch.token_ids.tolist() == [0, 1, 2, 3, 4] + [0] * (num_rows - 5)
-    assert batch.slots[0].tolist() == [0, 1, 2, 3, 4] + [1000] * (num_rows - 5)
-    assert batch.query_starts.tolist() == [0, 5]
-
-
-def test_many_rows_are_padded_to_the_ladder():
-    batch = _batch([admission(0, range(33), page_tables=[ids(*range(9))])], {0: 33}, row_tile=2)
-    assert [len(column) for column in (batch.token_ids, batch.positions, batch.slots[0])] == [36] * 3
-    assert batch.query_starts.tolist() == [0, 33] and batch.slots[0][33:].tolist() == [1000] * 3
+def test_batch_has_the_rows_of_the_step_and_no_others():
+    batch = _batch([admission(0, range(33), page_tables=[ids(*range(9))])], {0: 33})
+    assert [len(column) for column in (batch.token_ids, batch.positions, batch.slots[0])] == [33] * 3
+    assert batch.query_starts.tolist() == [0, 33]
 
 
 def test_chunk_that_does_not_reach_the_last_token_wants_no_logits():
@@ -53,7 +44,7 @@ def test_chunk_that_does_not_reach_the_last_token_wants_no_logits():
 
 def test_prompt_logprobs_want_the_rows_before_prompt_tokens():
     telling = admission(1, range(5), page_tables=[ids(2, 3)], sampling=LaneSampling(prompt_logprobs=0))
-    batch = _batch([admission(0, range(3), page_tables=[ids(0)]), telling], {0: 3, 1: 5}, row_tile=2)
+    batch = _batch([admission(0, range(3), page_tables=[ids(0)]), telling], {0: 3, 1: 5})
     assert batch.logit_rows.tolist() == [2, 7, 3, 4, 5, 6]
 
 
@@ -72,7 +63,7 @@ def test_groups_have_tables_of_their_own_and_window_entries_are_gone():
     request = admission(0, range(13), num_computed_tokens=12, page_tables=[ids(0, 1, 2, 3), ids(NO_PAGE, 5, 6)])
     batch = _batch([request], {}, (_FULL, _SLIDING), grown_lanes=[0], grown_groups=[1], grown_pages=[9])
     assert [table.tolist() for table in batch.page_tables] == [[[0, 1, 2, 3]], [[-1, 5, 6, 9]]]
-    assert [slots.tolist() for slots in batch.slots] == [[12, 1000, 1000, 1000], [36, 1001, 1001, 1001]]
+    assert [slots.tolist() for slots in batch.slots] == [[12], [36]]
 
 
 def test_growth_keeps_the_order_of_each_table():
@@ -92,6 +83,6 @@ def test_readmitted_lane_has_only_its_new_pages():
     table = LaneTable(limits(), [_FULL])
     table.apply(step(1, admissions=[admission(0, range(12), page_tables=[ids(0, 1, 2)])]))
     run = table.apply(step(2, {0: 2}, released_lanes=[0], admissions=[admission(0, (8, 9), generation=1, page_tables=[ids(7)])]))
-    batch = BatchBuilder(1, (0,), torch.device("cpu")).build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
+    batch = BatchBuilder(torch.device("cpu")).build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
     assert batch.page_tables[0].tolist() == [[7]]
     assert table.pages.gather(0, run.lanes, 12).tolist() == [[7, -1, -1]]

@@ -10,7 +10,6 @@ import torch
 from checkpoints import make_checkpoint, write_json
 from safetensors.torch import load_file, save_file
 
-from kernels.row_tile import RowTileError
 from worker.checkpoint.error import ModelRefused
 from worker.models import Placement, load_model
 
@@ -171,14 +170,6 @@ def test_mod_13_gguf_is_refused_with_the_way_out(tmp_path: Path, is_file: bool) 
 def test_pickle_only(tmp_path: Path) -> None:
     (make_checkpoint(tmp_path, "llama") / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     assert "holds weights only as pickle (pytorch_model.bin)" in refusal(tmp_path)
-
-
-def test_matrix_whose_rows_depend_on_their_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
-        raise RowTileError("linear of 128 x 64: no row tile")
-
-    monkeypatch.setattr("worker.models.decoder_loading.find_row_tile", fail)
-    assert "linear of 128 x 64: no row tile" in refusal(make_checkpoint(tmp_path, "llama"))
 
 
 def index(directory: Path, weight_map: dict[str, str]) -> Path:
