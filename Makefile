@@ -31,7 +31,7 @@ KERNELS_DEV := $(VENV)/.kernels-dev
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,13 +79,13 @@ proto-check: $(GENERATED) ## Check that the protos break nobody since the previo
 	else echo "proto-check skipped: this clone has no previous commit to compare with"; fi
 
 test: $(READY) ## Run the tests
-	$(PY) -m pytest -m "not kernels"
+	$(PY) -m pytest -m "not kernels and not isa"
 
 test-fast: $(READY) ## Run the tests that take no more than seconds
-	$(PY) -m pytest -m "not slow and not kernels"
+	$(PY) -m pytest -m "not slow and not kernels and not isa"
 
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
-	CHAOS_FAULTS=200 $(PY) -m pytest -m "not kernels" --hypothesis-profile=thorough --timeout 1200
+	CHAOS_FAULTS=200 $(PY) -m pytest -m "not kernels and not isa" --hypothesis-profile=thorough --timeout 1200
 
 chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice (CHAOS_FAULTS= CHAOS_SEED=)
 	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} $(PY) -m pytest tests/chaos/test_chaos.py -s $(ARGS)
@@ -106,6 +106,9 @@ test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on 
 test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels_fast tests/kernels $(ARGS)
+
+test-isa: $(READY) ## Run the numerics tests under every set of instructions that can be forced on this machine; builds each, up to an hour
+	$(PY) -m pytest tests/isa --timeout 1800 $(ARGS)
 
 test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, and time its decode steps; exits 3 where there is none
 	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)
