@@ -10,6 +10,7 @@ from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import step_frame
 from control_plane.edge.worker_link.frames.welcome import describe
 from control_plane.engine.ports import WorkerEvents
+from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
@@ -28,7 +29,7 @@ class LocalWorker:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._limits = loaded.describe(name, max_steps_in_flight=2, lease_seconds=10.0)
-        welcome = encode_welcome(self._limits, epoch=1, resumed=False, last_step_id=0)
+        welcome = encode_welcome(self._limits, PROTOCOL_VERSION, epoch=1, resumed=False, last_step_id=0)
         self._description = describe(name, welcome)
         self._num_resets = 0
         self._mirror = LaneMirror(self._description)

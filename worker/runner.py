@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pypto_serving.wire.columns import Ids
+from pypto_serving.wire.generations import Generations
 from worker.cache.kv_cache import KVCache
 from worker.graphs.decode_graphs import DecodeGraphs
 from worker.lanes.batch import Batch, BatchBuilder, BatchColumns, Hidden
@@ -26,6 +27,7 @@ _NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
 _STATE_NOT_FINITE = "the model can not go on from the token at index {}: its hidden state behind the last layer is not finite"
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
+_NO_GENERATIONS: Generations = np.empty(0, dtype=np.int64)
 
 
 class ForwardModel(Protocol):
@@ -60,7 +62,7 @@ class ModelRunner:
         """
         run = self._lanes.apply(step)
         if not len(run.lanes):
-            return StepOutput(step.step_id, _NO_IDS, _NO_IDS, _NO_IDS, self._lanes.digest)
+            return StepOutput(step.step_id, _NO_IDS, _NO_GENERATIONS, _NO_IDS, self._lanes.digest)
         prompt = PromptRows.of(run, self._lanes)
         wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt.rows))
         self._lanes.advance(run)
@@ -75,7 +77,7 @@ class ModelRunner:
         return StepOutput(
             step_id=step.step_id,
             lanes=lanes[~sampled.failed].astype(np.uint32),
-            generations=self._lanes.generations[lanes[~sampled.failed]].astype(np.uint32),
+            generations=self._lanes.generations[lanes[~sampled.failed]],
             token_ids=sampled.token_ids[~sampled.failed].astype(np.uint32),
             digest=self._lanes.digest,
             logprobs=report_tokens(logits, lanes, sampled, rows.columns),

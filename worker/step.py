@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pypto_serving.wire.columns import Floats, Ids
+from pypto_serving.wire.generations import Generations
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 
@@ -118,7 +119,7 @@ class StepOutput:
 
     step_id: int
     lanes: Ids
-    generations: Ids
+    generations: Generations
     token_ids: Ids
     digest: int
     logprobs: Sequence[TokenLogprobs] = ()

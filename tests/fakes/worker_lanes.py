@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pypto_serving.wire.columns import NO_PAGE, pack_floats, pack_ids, unpack_ids
 from pypto_serving.wire.digest import StateDigest
+from pypto_serving.wire.generations import generation_fields, generation_of, pack_generations
 from pypto_serving.worker.v1 import worker_pb2
 
 #: The next token of a sequence, from all tokens before it.
@@ -71,7 +74,8 @@ class FakeLanes:
             return result
         drawn = {number: token for number, token in sampled.items() if token is not None}
         result.lanes = pack_ids(list(drawn))
-        result.generations = pack_ids([self.live[number].admission.generation for number in drawn])
+        generations = np.array([generation_of(self.live[number].admission) for number in drawn], dtype=np.int64)
+        result.generations, result.generations_high = pack_generations(generations)
         result.token_ids = pack_ids(list(drawn.values()))
         if drawn:
             self.digest.append(unpack_ids(result.lanes, "lanes"), unpack_ids(result.token_ids, "token_ids"))
@@ -105,7 +109,7 @@ class FakeLanes:
         lane.extend_hashes()
         self.live[number] = lane
         pages = [unpack_ids(table.page_ids, "page_ids") for table in admission.page_tables]
-        self.digest.admit(number, admission.generation, unpack_ids(admission.token_ids, "token_ids"), pages)
+        self.digest.admit(number, generation_of(admission), unpack_ids(admission.token_ids, "token_ids"), pages)
 
     def _run_lane(self, number: int, lane: Lane, chunk: int | None, result: worker_pb2.StepResult) -> int | None:
         pending = len(lane.tokens) - lane.num_computed
@@ -169,7 +173,7 @@ def _report_prompt(lane: Lane, start: int, stop: int, result: worker_pb2.StepRes
     tokens, count = lane.tokens[first:last], admission.sampling.prompt_logprobs
     result.prompt_logprobs.add(
         lane=admission.lane,
-        generation=admission.generation,
+        **generation_fields(generation_of(admission)),
         first_index=first,
         logprobs=pack_floats([-0.5] * len(tokens)),
         top_token_ids=pack_ids([token for token in tokens for _ in range(count)]),

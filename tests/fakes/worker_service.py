@@ -21,6 +21,7 @@ from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
 
 from pypto_serving.process.listening import bind
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
+from pypto_serving.wire.generations import generation_fields, generation_of
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
 #: What becomes of a frame on its way to the control plane: any number of frames, or bytes that are none.
@@ -300,7 +301,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch + 1, result=stale))
         elif fault is Fault.LANE_ERROR:
             number, lane = next(iter(self._lanes.live.items()))
-            result.lane_errors.add(lane=number, generation=lane.admission.generation, message="not a number")
+            result.lane_errors.add(lane=number, **generation_fields(generation_of(lane.admission)), message="not a number")
         if fault not in WITHHOLDING:
             spoil(fault, result)
             self._send(result=result)

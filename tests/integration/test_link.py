@@ -172,6 +172,16 @@ async def test_a_second_control_plane_is_refused_until_the_first_is_gone(start_w
             assert await _all_tokens(second) == solo
 
 
+async def test_after_two_to_the_32_admissions_tokens_are_the_same(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    async with _engine(worker.address, worker=worker) as engine:
+        solo = await _undisturbed(engine)
+        engine.scheduler._generations = itertools.count(2**32 - 2)
+        assert await _undisturbed(engine) == solo
+        await engine.assert_comes_to_rest()
+        assert engine.link_metrics.num_resets == 0
+
+
 async def test_a_takeover_costs_the_first_control_plane_nothing_but_time(start_worker: StartWorker) -> None:
     worker = await start_worker()
     async with _engine(worker.address, worker=worker, name="first") as first:

@@ -51,6 +51,8 @@ def test_the_empty_state_is_zero_and_a_released_lane_leaves_nothing() -> None:
         admitted([1, 2], []),
         admitted([1, 2], [5], lane=4),
         admitted([1, 2], [5], generation=8),
+        admitted([1, 2], [5], generation=2**32 + 7),
+        admitted([1, 2], [5], lane=2, generation=2**32 + 7),
     ],
 )
 def test_any_other_fact_changes_it(other: StateDigest) -> None:

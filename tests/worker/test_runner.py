@@ -31,7 +31,8 @@ def test_output_names_lanes_generations_and_tokens():
     admissions = [admission(lane, (1,), generation=lane + 5, page_tables=[ids(lane)]) for lane in (1, 3)]
     output = runner.execute(step(7, admissions=admissions))
     assert (output.step_id, output.lanes.tolist(), output.generations.tolist(), output.token_ids.tolist()) == (7, [1, 3], [6, 8], [11, 11])
-    assert {column.dtype for column in (output.lanes, output.generations, output.token_ids)} == {np.dtype(np.uint32)}
+    assert {column.dtype for column in (output.lanes, output.token_ids)} == {np.dtype(np.uint32)}
+    assert output.generations.dtype == np.int64
 
 
 def test_empty_step_calls_no_model():

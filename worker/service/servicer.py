@@ -10,14 +10,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from pypto_serving.wire.contract import PROTOCOL_VERSION
+from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.wire.unknown_frames import is_unknown_kind
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames.description import WorkerDescription
 from worker.service.frames.frame_error import FrameError
-from worker.service.frames.greeting import check_hello, encode_welcome
+from worker.service.frames.greeting import check_hello, common_version, encode_welcome
 from worker.service.frames.results import encode_failure, encode_result
 from worker.service.frames.steps import decode_step
 from worker.service.metrics import WorkerMetrics
@@ -158,7 +159,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
             self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, replaced))
         stream = self._stream = FrameStream(grant.stream, grant.epoch, hello.control_plane_id)
-        welcome = encode_welcome(self._description, grant.epoch, grant.resumed, grant.last_step_id)
+        welcome = encode_welcome(self._description, common_version(hello), grant.epoch, grant.resumed, grant.last_step_id)
         stream.send(pb.ExecuteResponse(epoch=grant.epoch, welcome=welcome))
         for result in grant.unseen:
             stream.send(pb.ExecuteResponse(epoch=grant.epoch, result=result))
@@ -174,9 +175,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except FrameError as error:
             self._metrics.count_broken_frame()
             raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
-        if hello.protocol_version != PROTOCOL_VERSION:
-            version = f"hello.protocol_version: {hello.protocol_version}, this worker speaks {PROTOCOL_VERSION}"
-            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, version)
+        if not common_version(hello):
+            theirs = f"hello.protocol_version: {hello.protocol_version}, hello.min_protocol_version: {hello.min_protocol_version}"
+            ours = f"this worker speaks {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}"
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, f"{theirs}; {ours}")
         if hello.model_fingerprint != self._description.model_fingerprint:
             model = f"hello.model_fingerprint: {hello.model_fingerprint}, this worker has model {self._description.model_fingerprint}"
             raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
@@ -208,6 +210,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 self._reset(stream)
             case "heartbeat":
                 pass
+            case None if is_unknown_kind(request):
+                _log.debug("frame of an unknown kind ignored", extra={"control_plane": stream.control_plane_id})
             case kind:
                 raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset or heartbeat")
 

@@ -18,7 +18,7 @@ from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerRefused
-from pypto_serving.wire.contract import PROTOCOL_VERSION
+from pypto_serving.wire.contract import FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -133,6 +133,8 @@ class WorkerLink:
         session = self._session
         hello = worker_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
+            min_protocol_version=MIN_PROTOCOL_VERSION,
+            features=FEATURES,
             control_plane_id=self._settings.control_plane_id,
             # Only once: two control planes that both take over would do so for ever.
             takeover=self._settings.takeover and not self._was_in_session,

@@ -14,6 +14,7 @@ from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerEvents, WorkerRefused
+from pypto_serving.wire.unknown_frames import is_unknown_kind
 from pypto_serving.worker.v1 import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class WorkerSession:
             self._take_progress(frame.progress)
         elif kind == "reset_done":
             self._finish_reset()
+        elif is_unknown_kind(frame):
+            logger.debug("ignored a frame of an unknown kind", extra=self._log_fields)
         else:
             raise FrameError(f"unexpected frame: {kind}")
 

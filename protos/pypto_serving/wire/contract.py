@@ -1,6 +1,11 @@
 """Numbers of the worker protocol that both sides hold each other to."""
 
-PROTOCOL_VERSION = 1
+#: The versions of the protocol that this build speaks, oldest and newest.
+MIN_PROTOCOL_VERSION, PROTOCOL_VERSION = 1, 1
+
+#: What this build knows beyond its version.
+FEATURES = ("wide-generations",)
+MAX_FEATURES = 64
 
 #: The first message of a session carries whole prompts; prompt log probabilities come back in bulk.
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024

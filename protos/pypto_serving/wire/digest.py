@@ -45,7 +45,8 @@ class StateDigest:
 
     def admit(self, lane: int, generation: int, token_ids: Ids, page_tables: Sequence[Ids]) -> None:
         """Take in a lane with its known tokens and one page table per cache group."""
-        self._keys[lane] = _mix(_pair([lane], [generation]))[0]
+        high, low = generation >> 32, generation & 0xFFFFFFFF
+        self._keys[lane] = _mix(_pair([lane], [low]) ^ _mix(np.array([high], dtype=np.uint64)))[0]  # _mix(0) is 0
         self._sums[lane] = self._num_tokens[lane] = 0
         self._num_pages[lane] = 0
         self.append(np.full(len(token_ids), lane, dtype=np.uint32), token_ids, np.arange(len(token_ids)))

@@ -92,9 +92,9 @@ def test_admission_keeps_every_field() -> None:
         prompt_logprobs=0,
     )
     fields = {"generation": 8, "num_prompt_tokens": 2, "num_computed_tokens": 1, "partition": 1, "constrained": True}
-    frame = admit(**fields, min_length=5, end_token_ids=ids(2, 3), sampling=drawn)
+    frame = admit(**fields, generation_high=1, min_length=5, end_token_ids=ids(2, 3), sampling=drawn)
     taken = decode_step(frame, WORKER).admissions[0]
-    assert {field: getattr(taken, field) for field in fields} == fields
+    assert {field: getattr(taken, field) for field in fields} == {**fields, "generation": 2**32 + 8}
     assert (taken.token_ids.tolist(), taken.end_token_ids.tolist(), taken.min_length, taken.final_length) == ([5, 6, 7], [2, 3], 5, 16)
     assert [table.tolist() for table in taken.page_tables] == [[0], [NO_PAGE]]
     plain = [name for name in type(taken.sampling).__slots__ if not name.startswith("bias")]
@@ -110,6 +110,7 @@ def test_absent_prompt_logprobs_stay_absent() -> None:
     ("frame", "message"),
     [
         (pb.Step(), "step.step_id: 0"),
+        (admit(generation_high=2**31), "step.admissions.generation: 9223372036854775809, allowed are 0 to 9223372036854775807"),
         (pb.Step(step_id=2, acked_step_id=2), "step.acked_step_id: 2 is not below the step's own id 2"),
         (pb.Step(step_id=1, released_lanes=ids(4)), "step.released_lanes: 4 is not below 4"),
         (pb.Step(step_id=1, released_lanes=b"12345"), "step.released_lanes: 5 bytes are not a whole number of uint32"),
@@ -212,5 +213,5 @@ def test_failure_carries_its_step_and_message() -> None:
 
 
 def test_window_is_told_only_for_sliding_groups() -> None:
-    full, sliding = encode_welcome(WORKER, epoch=1, resumed=False, last_step_id=0).cache_groups
+    full, sliding = encode_welcome(WORKER, protocol_version=1, epoch=1, resumed=False, last_step_id=0).cache_groups
     assert not full.HasField("window_tokens") and sliding.window_tokens == 20

@@ -323,7 +323,14 @@ async def test_worker_is_orphaned_once_an_owner_fell_silent(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
-        ({"protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION, "hello.protocol_version: 2, this worker speaks 1"),
+        (
+            {"protocol_version": 2},
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "hello.protocol_version: 2, hello.min_protocol_version: 0; this worker speaks 1 to 1",
+        ),
+        ({"protocol_version": 3, "min_protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION, "hello.min_protocol_version: 2;"),
+        ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION, "hello.protocol_version: 0"),
+        ({"features": ["f"] * 65}, grpc.StatusCode.INVALID_ARGUMENT, "hello.features: 65 names, limit 64"),
         (
             {"model_fingerprint": "e"},
             grpc.StatusCode.FAILED_PRECONDITION,
@@ -340,6 +347,23 @@ async def test_wrong_hello_is_refused(rig: Rig, fields: dict[str, str], code: gr
         await rig.control_plane().open(**fields)
     assert refusal.value.code() is code
     assert rig.metric("epoch") == 0
+
+
+async def test_a_newer_control_plane_settles_on_what_the_worker_speaks(rig: Rig) -> None:
+    welcome = await rig.control_plane().open(protocol_version=9, min_protocol_version=1, features=["of-tomorrow"])
+    assert (welcome.protocol_version, list(welcome.features)) == (1, ["wide-generations"])
+
+
+async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    unknown = b"\xfa\x01\x03new"  # field 31, a message
+    frame = pb.ExecuteRequest.FromString(pb.ExecuteRequest(epoch=1).SerializeToString() + unknown)
+    step = pb.Step.FromString(pb.Step(step_id=1, admissions=[admission(0, [1], pages=[0])]).SerializeToString() + unknown)
+    for sent in (frame, pb.ExecuteRequest(epoch=1, step=step), frame):
+        await plane.send(sent)
+    assert unpack_ids((await plane.result()).lanes, "lanes").tolist() == [0]
+    assert rig.metric("broken_frames_total") == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 
 from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_floats
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
+from pypto_serving.wire.generations import MAX_GENERATION, generation_of
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription
 from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids_below, max_table_length
@@ -31,10 +32,11 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
     check_range(f"{field}.num_prompt_tokens", admission.num_prompt_tokens, 1, len(token_ids))
     check_range(f"{field}.num_computed_tokens", admission.num_computed_tokens, 0, len(token_ids) - 1)
     check_range(f"{field}.final_length", admission.final_length, len(token_ids), worker.max_model_len)
+    check_range(f"{field}.generation", generation_of(admission), 0, MAX_GENERATION)
     check_range(f"{field}.partition", admission.partition, 0, worker.num_partitions - 1)
     return LaneAdmission(
         lane=admission.lane,
-        generation=admission.generation,
+        generation=generation_of(admission),
         token_ids=token_ids,
         num_prompt_tokens=admission.num_prompt_tokens,
         num_computed_tokens=admission.num_computed_tokens,

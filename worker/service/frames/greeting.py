@@ -1,6 +1,6 @@
 """Hello and Welcome."""
 
-from pypto_serving.wire.contract import MAX_NAME_LENGTH
+from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MAX_NAME_LENGTH, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription
 from worker.service.frames.frame_error import FrameError
@@ -19,11 +19,22 @@ def check_hello(hello: pb.Hello) -> None:
             raise FrameError(f"hello.{field}: {length} characters, limit {MAX_NAME_LENGTH}")
         if not getattr(hello, field).isprintable():
             raise FrameError(f"hello.{field}: {getattr(hello, field)!r} is not printable")
+    if len(hello.features) > MAX_FEATURES:
+        raise FrameError(f"hello.features: {len(hello.features)} names, limit {MAX_FEATURES}")
 
 
-def encode_welcome(worker: WorkerDescription, epoch: int, resumed: bool, last_step_id: int) -> pb.Welcome:
+def common_version(hello: pb.Hello) -> int:
+    """The newest version of the protocol that both sides speak, or 0."""
+    newest = min(hello.protocol_version, PROTOCOL_VERSION)
+    oldest = max(hello.min_protocol_version or hello.protocol_version, MIN_PROTOCOL_VERSION)
+    return newest if newest >= oldest else 0
+
+
+def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int, resumed: bool, last_step_id: int) -> pb.Welcome:
     """The answer to Hello."""
     return pb.Welcome(
+        protocol_version=protocol_version,
+        features=FEATURES,
         epoch=epoch,
         incarnation=worker.incarnation,
         resumed=resumed,

@@ -1,6 +1,7 @@
 """Results: worker.step inside, protobuf on the wire."""
 
 from pypto_serving.wire.columns import pack_floats, pack_ids
+from pypto_serving.wire.generations import generation_fields, pack_generations
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.step import LaneError, PromptTokenLogprobs, StepOutput, TokenLogprobs
 
@@ -9,10 +10,12 @@ _MAX_UINT32 = 0xFFFFFFFF
 
 def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepResult:
     """The answer to a step that was executed."""
+    generations, generations_high = pack_generations(output.generations)
     return pb.StepResult(
         step_id=output.step_id,
         lanes=pack_ids(output.lanes),
-        generations=pack_ids(output.generations),
+        generations=generations,
+        generations_high=generations_high,
         token_ids=pack_ids(output.token_ids),
         logprobs=[_encode_token_logprobs(entry) for entry in output.logprobs],
         prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in output.prompt_logprobs],
@@ -29,7 +32,8 @@ def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb
 
 
 def _encode_lane_error(error: LaneError) -> pb.LaneError:
-    return pb.LaneError(lane=error.lane, generation=error.generation, message=error.message, nothing_to_draw=error.nothing_to_draw)
+    fields = generation_fields(error.generation)
+    return pb.LaneError(lane=error.lane, **fields, message=error.message, nothing_to_draw=error.nothing_to_draw)
 
 
 def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:
@@ -41,7 +45,7 @@ def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:
 def _encode_prompt_logprobs(entry: PromptTokenLogprobs) -> pb.PromptTokenLogprobs:
     return pb.PromptTokenLogprobs(
         lane=entry.lane,
-        generation=entry.generation,
+        **generation_fields(entry.generation),
         first_index=entry.first_index,
         logprobs=pack_floats(entry.logprobs),
         top_token_ids=pack_ids(entry.top_token_ids),

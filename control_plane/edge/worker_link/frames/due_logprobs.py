@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pypto_serving.wire.columns import Ids, unpack_ids
+from pypto_serving.wire.generations import generation_of
 from pypto_serving.worker.v1 import worker_pb2
 
 
@@ -79,7 +80,7 @@ class DueLogprobs:
             self._sampled[admission.lane] = sampling.top_logprobs
         if sampling.HasField("prompt_logprobs"):
             self._prompts[admission.lane] = _Prompt(
-                generation=admission.generation,
+                generation=generation_of(admission),
                 token_ids=token_ids[: admission.num_prompt_tokens].tolist(),
                 num_known_tokens=len(token_ids),
                 num_computed_tokens=admission.num_computed_tokens,

@@ -8,6 +8,7 @@ from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.results import SampledColumns, failed_result, sampled_columns, step_result
 from pypto_serving.wire.columns import unpack_ids
 from pypto_serving.wire.digest import StateDigest
+from pypto_serving.wire.generations import generation_of
 from pypto_serving.worker.v1 import worker_pb2
 
 
@@ -67,7 +68,7 @@ class LaneMirror:
         self._digest.append(sampled.lanes, sampled.token_ids)
 
     def _failed_lanes(self, message: worker_pb2.StepResult) -> set[int]:
-        errors = ((error.lane, error.generation) for error in message.lane_errors if error.lane < len(self._generations))
+        errors = ((error.lane, generation_of(error)) for error in message.lane_errors if error.lane < len(self._generations))
         return {lane for lane, generation in errors if self._generations[lane] == generation}
 
     def _release(self, step: worker_pb2.Step) -> None:
@@ -79,8 +80,8 @@ class LaneMirror:
     def _admit(self, admission: worker_pb2.LaneAdmission) -> None:
         lane = admission.lane
         assert self._generations[lane] < 0, f"lane {lane} is admitted while it is live"
-        self._generations[lane] = admission.generation
+        generation = self._generations[lane] = generation_of(admission)
         token_ids = unpack_ids(admission.token_ids, "token_ids")
         tables = [unpack_ids(table.page_ids, "page_ids") for table in admission.page_tables]
-        self._digest.admit(lane, admission.generation, token_ids, tables)
+        self._digest.admit(lane, generation, token_ids, tables)
         self._due.admit(admission, token_ids)

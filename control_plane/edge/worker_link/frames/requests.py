@@ -7,6 +7,7 @@ import numpy as np
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
 from pypto_serving.wire.columns import U32, pack_floats, pack_ids
+from pypto_serving.wire.generations import generation_fields
 from pypto_serving.worker.v1 import worker_pb2
 
 
@@ -51,7 +52,7 @@ def _column(values: Sequence[int]) -> bytes:
 def _admission(admission: LaneAdmission) -> worker_pb2.LaneAdmission:
     return worker_pb2.LaneAdmission(
         lane=admission.lane,
-        generation=admission.generation,
+        **generation_fields(admission.generation),
         token_ids=pack_ids(admission.token_ids),
         num_prompt_tokens=admission.num_prompt_tokens,
         num_computed_tokens=admission.num_computed_tokens,

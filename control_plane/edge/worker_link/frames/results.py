@@ -10,6 +10,7 @@ from control_plane.core.step import LaneError, PromptLogprobChunk, StepResult, T
 from control_plane.edge.worker_link.frames.due_logprobs import DueLogprobs, PromptSpan
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from pypto_serving.wire.columns import Ids, unpack_floats, unpack_ids
+from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
 from pypto_serving.worker.v1 import worker_pb2
 
 #: Characters of a complaint that are kept.
@@ -21,7 +22,7 @@ class SampledColumns:
     """What a step sampled: one entry per lane that did. Lanes are below the worker's number of lanes and differ from each other."""
 
     lanes: Ids
-    generations: Ids
+    generations: Generations
     token_ids: Ids
 
 
@@ -29,7 +30,7 @@ def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -
     """Unpack the columns of a result; raises FrameError when they do not fit each other or the worker's limits."""
     try:
         lanes = unpack_ids(message.lanes, "lanes")
-        generations = unpack_ids(message.generations, "generations")
+        generations = unpack_generations(message.generations, message.generations_high)
         token_ids = unpack_ids(message.token_ids, "token_ids")
     except ValueError as error:
         raise FrameError(str(error)) from error
@@ -66,7 +67,7 @@ def failed_result(message: worker_pb2.StepResult) -> StepResult:
 
 
 def _lane_error(error: worker_pb2.LaneError) -> LaneError:
-    return LaneError(error.lane, error.generation, error.message[:_MAX_COMPLAINT], error.nothing_to_draw)
+    return LaneError(error.lane, generation_of(error), error.message[:_MAX_COMPLAINT], error.nothing_to_draw)
 
 
 def _require_below(field: str, column: Ids, limit: int) -> None:
@@ -112,8 +113,9 @@ def _prompt_chunks(message: worker_pb2.StepResult, due: DueLogprobs, vocab_size:
 def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_size: int) -> PromptLogprobChunk:
     values = _floats(chunk.logprobs, "prompt_logprobs.logprobs")
     wanted = (due.generation, due.first_index, len(due.token_ids))
-    if (chunk.generation, chunk.first_index, len(values)) != wanted:
-        told = f"{len(values)} tokens from {chunk.first_index} on of generation {chunk.generation}"
+    generation = generation_of(chunk)
+    if (generation, chunk.first_index, len(values)) != wanted:
+        told = f"{len(values)} tokens from {chunk.first_index} on of generation {generation}"
         raise FrameError(f"prompt_logprobs: lane {chunk.lane} tells about {told}, due are {wanted[2]} from {wanted[1]} on of {wanted[0]}")
     count = due.num_alternatives
     top = _alternatives(chunk, count * len(values), vocab_size)
@@ -121,7 +123,7 @@ def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_
         TokenLogprob(token_id, value, top[row * count : (row + 1) * count])
         for row, (token_id, value) in enumerate(zip(due.token_ids, values, strict=True))
     )
-    return PromptLogprobChunk(chunk.lane, chunk.generation, chunk.first_index, tuple(entries))
+    return PromptLogprobChunk(chunk.lane, generation, chunk.first_index, tuple(entries))
 
 
 def _alternatives(

@@ -2,7 +2,17 @@
 
 from control_plane.core.step import CacheGroup, WorkerDescription
 from control_plane.edge.worker_link.frames.frame_error import FrameError
-from pypto_serving.wire.contract import MAX_CACHE_GROUPS, MAX_LANES, MAX_NAME_LENGTH, MAX_PAGES, MAX_VOCAB_SIZE, MIN_LEASE_SECONDS
+from pypto_serving.wire.contract import (
+    MAX_CACHE_GROUPS,
+    MAX_FEATURES,
+    MAX_LANES,
+    MAX_NAME_LENGTH,
+    MAX_PAGES,
+    MAX_VOCAB_SIZE,
+    MIN_LEASE_SECONDS,
+    MIN_PROTOCOL_VERSION,
+    PROTOCOL_VERSION,
+)
 from pypto_serving.worker.v1 import worker_pb2
 
 _MAX_UINT32 = 2**32 - 1
@@ -20,6 +30,8 @@ _BOUNDS = {
 def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
     """Read a worker's description out of its Welcome; raises FrameError when it can not be true."""
     limits = welcome.limits
+    _require_between("protocol_version", welcome.protocol_version or 1, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION)
+    _require_between("number of features", len(welcome.features), 0, MAX_FEATURES)
     for field, (low, high) in _BOUNDS.items():
         _require_between(f"limits.{field}", getattr(limits, field), low, high)
     _require_between("epoch", welcome.epoch, 1, 2**64 - 1)

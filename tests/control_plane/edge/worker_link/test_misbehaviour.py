@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -149,6 +150,14 @@ async def test_wrk_05_a_successor_on_the_same_port_replaces_the_worker() -> None
         await _assert_all_get_their_tokens(engine)
         (replica,) = engine.scheduler.replicas
         assert replica.description.incarnation == worker.incarnation == "worker 0-2"
+
+
+async def test_after_two_to_the_32_admissions_everything_goes_on() -> None:
+    async with _workers({}) as (worker,), LinkedEngine(worker.address, max_losses=3) as engine:
+        engine.scheduler._generations = itertools.count(2**32 - 3)
+        _submit_all(engine)
+        await _assert_all_get_their_tokens(engine)
+        assert engine.link_metrics.num_resets == 0
 
 
 async def test_wrk_07_no_request_suffers_from_the_death_of_one_of_two_workers() -> None:

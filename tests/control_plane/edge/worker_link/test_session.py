@@ -5,6 +5,7 @@ from fakes.worker_service import FakeWorkerOptions, Fault
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneChunk, PageGrowth, Step
+from pypto_serving.worker.v1 import worker_pb2
 
 
 async def test_handshake_describes_the_worker(start_worker, make_registry, events):
@@ -106,3 +107,34 @@ async def test_draining_is_told_once(start_worker, make_registry, events):
     link.submit(Step(1, 0, admissions=[admission()]))
     await events.expect("step_done")
     assert events.num_pending == 0
+
+
+async def test_frames_and_fields_of_a_newer_worker_are_ignored(start_worker, make_registry, events):
+    worker = await start_worker()
+    unknown = b"\xfa\x01\x03new"  # field 31, a message
+    epoch = worker_pb2.ExecuteResponse(epoch=1).SerializeToString()
+
+    def of_tomorrow(frame: worker_pb2.ExecuteResponse) -> list[bytes]:
+        kind = frame.WhichOneof("frame")
+        getattr(frame, kind).MergeFromString(unknown)
+        return [frame.SerializeToString(), *([] if kind == "welcome" else [epoch + unknown])]
+
+    worker.tamper = of_tomorrow
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    assert (await events.expect("step_done")).detail.token_ids == [6]
+    assert worker.num_streams == 1
+
+
+async def test_generations_beyond_32_bits_are_as_good_as_others(start_worker, make_registry, events):
+    worker = await start_worker()
+    make_registry(worker.address)
+    link = (await events.expect("worker_joined")).worker
+    sampling = SamplingParams(prompt_logprobs=1)
+    for step_id, generation in enumerate((2**32 - 1, 2**32, 2**40 + 7), start=1):
+        released = [0] if step_id > 1 else []
+        lane = admission(tokens=[5, 6], generation=generation, sampling=sampling)
+        link.submit(Step(step_id, step_id - 1, released, admissions=[lane], chunks=[LaneChunk(0, 2)]))
+        result = (await events.expect("step_done")).detail
+        assert (result.generations, result.prompt_logprobs[0].generation) == ([generation], generation)

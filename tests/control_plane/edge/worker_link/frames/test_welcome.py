@@ -61,3 +61,12 @@ def test_name_that_is_none_is_refused(field, name):
     setattr(welcome, field, name)
     with pytest.raises(FrameError, match=f"{field} is .*, must be 1 to 256 printable characters"):
         describe("host:1", welcome)
+
+
+def test_a_worker_that_settles_on_a_version_of_its_own_is_refused():
+    welcome = _welcome()
+    welcome.protocol_version = 2
+    with pytest.raises(FrameError, match="protocol_version is 2, must be from 1 to 1"):
+        describe("host:1", welcome)
+    welcome.protocol_version = 0  # of before there was a choice
+    assert describe("host:1", welcome).epoch == 1
