@@ -3,7 +3,9 @@
 Run with `python -m benchmarks.bench_scheduler`. "schedule + update" is the scheduler alone, against a budget of 1 ms per step whatever the
 length of the queue; "engine pass" adds text, deltas and metrics; "lockstep" is the worst case, in which every sequence fills a page in the
 same step; "burst" is a queue of prompts of 8,000 tokens that arrive at once and lack pages, while 16 sequences run: all different, or with
-the first half in the prefix cache. Times are those of the thread, so that other work on the machine does not count.
+the first half in the prefix cache, on one worker or on ten; "100 workers" have 256 sequences each and somebody waiting; "idle" is a pass
+with nothing to do and a cache of a million pages, which is when its books are audited. Times are those of the thread, so that other work
+on the machine does not count.
 """
 
 import argparse
@@ -22,9 +24,11 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest, Output
 
 NUM_RUNNING = 256
+NUM_WORKERS = 100
 PROMPT_TOKENS = 64
 MAX_MODEL_LEN = 8192
 PAGE_TOKENS = 16
+IDLE_PAGES = 1 << 20
 NUM_BURST_RUNNING, NUM_BURST, BURST_TOKENS, NUM_BURST_STEPS = 16, 64, 8000, 100
 BUDGET_US = 1000.0
 
@@ -56,10 +60,10 @@ class Discard:
 class EchoWorker:
     """Answers each step with one token per lane; its budget lets every prompt run in one step."""
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(self, num_pages: int, address: str = "echo:1") -> None:
         group = CacheGroup("all", PAGE_TOKENS, num_pages, page_bytes=1)
         self.description = WorkerDescription(
-            address="echo:1",
+            address=address,
             incarnation="echo",
             epoch=1,
             numerics_id="echo",
@@ -95,19 +99,27 @@ class Load:
     """An engine at full load with a queue behind it."""
 
     def __init__(
-        self, num_waiting: int, lockstep: bool = False, num_pages: int = NUM_RUNNING * 512, num_running: int = NUM_RUNNING
+        self,
+        num_waiting: int,
+        lockstep: bool = False,
+        num_pages: int = NUM_RUNNING * 512,
+        num_running: int = NUM_RUNNING,
+        num_workers: int = 1,
     ) -> None:
         options = SchedulerOptions(max_sequences=NUM_RUNNING, max_step_tokens=NUM_RUNNING * PROMPT_TOKENS)
-        self.num_running = num_running
+        self.num_running = num_running * num_workers
         self.scheduler = Scheduler(options)
-        self.worker = EchoWorker(num_pages)
+        self.workers = [EchoWorker(num_pages, f"echo:{index}") for index in range(num_workers)]
         self.engine = Engine(self.scheduler, Discard(), Discard(), EngineOptions(max_queued_requests=10**9, max_queued_tokens=10**9))
-        self.engine.worker_joined(self.worker)
-        for index in range(num_running + num_waiting):
+        for worker in self.workers:
+            self.engine.worker_joined(worker)
+        for index in range(self.num_running + num_waiting):
             self.submit(index, range(PROMPT_TOKENS - 1 if lockstep else PROMPT_TOKENS - 1 - index % 16))
-        for _ in range(20):
+        for _ in range(20 * num_workers):
             self.run_engine_pass()
-        assert len(self.scheduler.replicas[0].running) == num_running
+        while len(self.scheduler.waiting) > num_waiting:
+            self.run_engine_pass()
+        assert sum(len(replica.running) for replica in self.scheduler.replicas) == self.num_running
         assert len(self.scheduler.waiting) == num_waiting
 
     def submit(self, index: int, rest: Sequence[int]) -> None:
@@ -115,34 +127,37 @@ class Load:
         self.engine.submit(_request(index, [index % 50_000, *rest]))
 
     def run_engine_pass(self) -> float:
-        """One result, one pass; returns its microseconds."""
-        results = [self.worker.answer()] if self.worker.steps else []
+        """One result of the next worker, one pass; returns its microseconds."""
+        self.workers.append(worker := self.workers.pop(0))
+        results = [worker.answer()] if worker.steps else []
         start = time.thread_time()
         for result in results:
-            self.engine.step_done(self.worker, result)
+            self.engine.step_done(worker, result)
         self.engine.turn()
         return (time.thread_time() - start) * 1e6
 
     def run_scheduler(self) -> float:
         """One update and one schedule; returns their microseconds."""
-        result, replica = self.worker.answer(), self.scheduler.replicas[0]
+        worker, replica = self.workers[0], self.scheduler.replicas[0]
+        result = worker.answer()
         start = time.thread_time()
         self.scheduler.update(replica, result)
         steps = self.scheduler.schedule(0.0)
         elapsed = (time.thread_time() - start) * 1e6
         for _, step in steps:
-            self.worker.submit(step)
+            worker.submit(step)
         return elapsed
 
 
-def _burst(half_cached: bool) -> Load:
+def _burst(half_cached: bool, num_workers: int = 1) -> Load:
     """A load with pages left for the steps to be measured, but not for one of the prompts that arrive."""
     half = list(range(BURST_TOKENS // 2))
     num_pages = (NUM_BURST_RUNNING * 2 * PROMPT_TOKENS + len(half)) // PAGE_TOKENS + 200
-    load = Load(0, num_pages=num_pages, num_running=NUM_BURST_RUNNING)
-    load.engine.submit(_request(-1, half))
-    load.run_engine_pass()
-    load.run_engine_pass()
+    load = Load(0, num_pages=num_pages, num_running=NUM_BURST_RUNNING, num_workers=num_workers)
+    for index in range(num_workers):
+        load.engine.submit(_request(-1 - index, half))
+    for _ in range(2 * num_workers):
+        load.run_engine_pass()
     for index in range(NUM_BURST):
         load.engine.submit(_request(NUM_RUNNING + index, [*(half if half_cached else reversed(half)), index, *half[1:]]))
     return load
@@ -161,13 +176,29 @@ def _request(index: int, prompt: Sequence[int]) -> GenerationRequest:
     )
 
 
+def _busy_fleet() -> Load:
+    """A hundred full workers, one of which has a lane left, and prompts that lack pages everywhere."""
+    num_pages = NUM_RUNNING * 3 * PROMPT_TOKENS // PAGE_TOKENS
+    load = Load(0, num_pages=num_pages, num_running=NUM_RUNNING - 1, num_workers=NUM_WORKERS)
+    for index in range(NUM_BURST):
+        load.engine.submit(_request(index, [*range(index, NUM_RUNNING * PROMPT_TOKENS // 4)]))
+    return load
+
+
+def _idle() -> Load:
+    """A load without requests, whose gauges are due in every pass."""
+    load = Load(0, num_pages=IDLE_PAGES, num_running=0)
+    load.engine._options = EngineOptions(gauge_seconds=0.0)
+    return load
+
+
 def _report(name: str, load: Load, measure: Callable[[], float], num_steps: int) -> None:
     num_waiting = len(load.scheduler.waiting)
     micros = sorted(measure() for _ in range(num_steps))
     p50, p99 = statistics.median(micros), micros[int(len(micros) * 0.99)]
     verdict = "within" if p50 <= BUDGET_US else "ABOVE"
     numbers = f"p50 {p50:5.0f}   p99 {p99:5.0f}   max {micros[-1]:5.0f} us   {verdict} the budget of {BUDGET_US:.0f} us"
-    print(f"{name:28} {load.num_running:4} running {num_waiting:6} waiting   {numbers}")
+    print(f"{name:31} {load.num_running:4} running {num_waiting:6} waiting   {numbers}")
 
 
 def main() -> None:
@@ -182,9 +213,17 @@ def main() -> None:
         _report("engine pass", load, load.run_engine_pass, arguments.steps)
     load = Load(arguments.waiting[-1], lockstep=True)
     _report("schedule + update, lockstep", load, load.run_scheduler, arguments.steps)
-    for name, half_cached in (("burst, all different", False), ("burst, half cached", True)):
-        load = _burst(half_cached)
+    for name, half_cached, num_workers in (
+        ("burst, all different", False, 1),
+        ("burst, half cached", True, 1),
+        ("burst, half cached, 10 workers", True, 10),
+    ):
+        load = _burst(half_cached, num_workers)
         _report(name, load, load.run_engine_pass, NUM_BURST_STEPS)
+    load = _busy_fleet()
+    _report("100 workers", load, load.run_engine_pass, arguments.steps)
+    load = _idle()
+    _report("idle, a million pages", load, load.run_engine_pass, NUM_BURST_STEPS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One worker in the core's eyes."""
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from control_plane.core.step_outcome import FailedSequence, StepOutcome
 
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
+
+#: Waiting sequences whose hit on a worker is remembered, while nothing changes there.
+_MAX_ROOMS = 1024
 
 #: Fields of a request that can exclude every token.
 _NOTHING_LEFT = "constraint and min_tokens leave none"
@@ -72,6 +76,10 @@ class Replica:
         self._lanes: list[Sequence | None] = [None] * description.max_lanes
         self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
         self._released_lanes: list[int] = []
+        self.num_pending_tokens = 0  # to be computed before every running sequence decodes
+        self.num_placed = [0] * description.num_partitions  # running sequences per partition
+        self._rooms: dict[tuple[Sequence, int, int], PrefixHit | None] = {}  # found for waiting sequences in the present state
+        self._rooms_version = 0
         self._shared: dict[SiblingGroup, PageTables] = {}  # prompts that are kept for choices to come
 
     def abandon(self) -> None:
@@ -106,11 +114,6 @@ class Replica:
         """Whether a sequence may be placed here if it gets pages."""
         return len(self.running) < self.max_running and not (self.draining or self.resetting or self.starved)
 
-    @property
-    def num_pending_tokens(self) -> int:
-        """Tokens that wait to be computed here."""
-        return sum(sequence.num_unscheduled_tokens for sequence in self.running)
-
     # Sequences
 
     def place(self, sequence: Sequence, generation: int, hit: PrefixHit) -> None:
@@ -120,6 +123,8 @@ class Replica:
         self._lanes[lane] = sequence
         sequence.place(self, lane, generation, pages, hit.num_tokens)
         bisect.insort(self.running, sequence, key=_order)
+        self.num_pending_tokens += sequence.num_prefill_tokens
+        self.num_placed[hit.partition] += 1
 
     def remove(self, sequence: Sequence, is_stale: bool = False) -> None:
         """Let a sequence go; its lane is released inside the next step, its pages are fenced. `is_stale`: and evicted first."""
@@ -129,7 +134,46 @@ class Replica:
         self._lanes[sequence.lane] = None
         self._free_lanes.append(sequence.lane)
         self._released_lanes.append(sequence.lane)
+        self.num_pending_tokens -= sequence.num_prefill_tokens
+        self.num_placed[sequence.pages.partition] -= 1
         sequence.displace()
+
+    def check_integrity(self) -> None:
+        """Assert the conservation of pages, and what is kept as sums."""
+        self.kv.check_integrity()
+        assert self.num_pending_tokens == sum(sequence.num_prefill_tokens for sequence in self.running)
+        partitions = [sequence.pages.partition for sequence in self.running]
+        assert self.num_placed == [partitions.count(partition) for partition in range(self.description.num_partitions)]
+
+    # Room
+
+    def find_room(self, sequence: Sequence, partition: int) -> PrefixHit | None:
+        """The prefix hit with which a waiting sequence fits into a partition; None when it does not. Looked up once for each state of the
+        cache.
+        """
+        if self._rooms_version != self.kv.version or len(self._rooms) >= _MAX_ROOMS:
+            self._rooms.clear()
+            self._rooms_version = self.kv.version
+        key = (sequence, sequence.num_admissions, partition)
+        if key not in self._rooms:
+            hit = self.find_prefix(sequence, partition)
+            fits = self.kv.fits(hit, sequence.num_admission_tokens, keep_reserve=bool(self.running))
+            self._rooms[key] = hit if fits else None
+        return self._rooms[key]
+
+    def num_tokens_until_room(self, sequence: Sequence) -> float:
+        """Tokens that a running sequence can still generate before a waiting one has pages, at the latest; as far as can be foreseen."""
+        return min(self._num_tokens_until_room(sequence, partition) for partition in range(self.description.num_partitions))
+
+    def _num_tokens_until_room(self, sequence: Sequence, partition: int) -> float:
+        missing, num_tokens = self.kv.missing(partition, sequence.num_admission_tokens), 0
+        others = [(other.final_length - other.num_tokens, other.pages.num_held) for other in self.running if other.pages.partition == partition]
+        for remaining, num_held in sorted(others):
+            if max(missing) <= 0:
+                break
+            missing = [wanted - freed for wanted, freed in zip(missing, num_held, strict=True)]
+            num_tokens = remaining
+        return num_tokens if max(missing) <= 0 else math.inf
 
     # Prompts of several choices
 
@@ -185,9 +229,12 @@ class Replica:
         outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
         outcome.failed = self._failed(result)
         failed = {failure.sequence for failure in outcome.failed}
+        broken = [failure.sequence for failure in outcome.failed if not failure.nothing_to_draw]
         outcome.tokens = self._sampled(sent, result, failed)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
+        for sequence in broken:
+            self.kv.retract(sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
         if sent.has_masks:
             self._constrain(outcome)
         self._append(outcome)

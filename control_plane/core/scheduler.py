@@ -1,25 +1,26 @@
 """Decides what every worker runs next."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.kv_cache import max_sequence_length
-from control_plane.core.pages.page_tables import PrefixHit
+from control_plane.core.placement import Place, Placement
 from control_plane.core.prompt_sharing import PromptSharing
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
 from control_plane.core.step_outcome import FailedSequence, StepOutcome
-from control_plane.core.waiting_queue import WaitingQueue
+from control_plane.core.waiting_queue import Line, WaitingQueue
 
-#: Waiting sequences that one pass looks at in vain, and tokens that it hashes for that, beside those of the last one; they bound its cost.
-_MAX_PASSED, _MAX_HASHED_TOKENS = 16, 16_384
+#: Waiting sequences that one pass finds not to fit, that it looks at in vain, and tokens that it hashes for that, beside those of the last
+#: one; they bound its cost.
+_MAX_PASSED, _MAX_LOOKS, _MAX_HASHED_TOKENS = 16, 128, 16_384
 
-#: A running sequence weighs as much as so many tokens that wait to be computed.
-_SEQUENCE_WEIGHT = 16
-
+#: Pages that one audit looks at, which takes about a millisecond.
+_AUDITED_PAGES = 2048
 
 class ReplicaRefused(ValueError):
     """A worker can not be used beside the earlier ones; the message says why."""
@@ -38,13 +39,6 @@ class SchedulerCounters:
     numerics_changes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    replica: Replica
-    hit: PrefixHit
-    cost: int  # tokens to be computed there before this sequence is through
-
-
 class Scheduler:
     """One waiting queue and one replica per worker in session. Not thread-safe; time is passed in, in seconds."""
 
@@ -59,7 +53,9 @@ class Scheduler:
         self._started: list[Sequence] = []
         self._held: set[Sequence] = set()
         self._failed: list[FailedSequence] = []
+        self._placement = Placement(self.replicas, self.waiting, self.options.max_overtakes)
         self._sharing = PromptSharing(self.replicas, self.waiting)
+        self._num_audits = 0
 
     # Workers
 
@@ -162,13 +158,13 @@ class Scheduler:
         builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
         others_wait = self.waiting.is_open
         for replica, builder in builders.items():
-            builder.run_live(others_wait and replica.takes_sequence)
+            builder.run_live()
             for victim in builder.preempted:
                 self.counters.preemptions += 1
                 self._wait(victim, now)
-        closed = {replica for replica, builder in builders.items() if builder.preempted}
-        if others_wait and _any_open(builders, closed):
-            self._admit(builders, closed, now)
+        if others_wait:
+            self._placement.begin({replica for replica, builder in builders.items() if builder.preempted})
+            self._admit(builders, now)
         steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
         self._failed += [failed for builder in builders.values() for failed in builder.failed]
         return [(replica, step) for replica, step in steps if step is not None]
@@ -205,71 +201,52 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert the conservation of pages on every worker."""
         for replica in self.replicas:
-            replica.kv.check_integrity()
+            replica.check_integrity()
+
+    def audit(self) -> None:
+        """Assert it of some pages of one worker, of others in each call: for a loop that has other things to do."""
+        if self.replicas:
+            self._num_audits += 1
+            self.replicas[self._num_audits % len(self.replicas)].kv.audit(_AUDITED_PAGES)
 
     # Admission
 
-    def _admit(self, builders: dict[Replica, StepBuilder], closed: set[Replica], now: float) -> None:
+    def _admit(self, builders: dict[Replica, StepBuilder], now: float) -> None:
         """Place waiting sequences, in order; those that do not fit are overtaken, but not too often."""
-        loads = {replica: replica.num_pending_tokens + _SEQUENCE_WEIGHT * len(replica.running) for replica in self.replicas}
         passed: list[Sequence] = []  # they do not fit now
-        num_deferred = 0  # candidates whose place takes no step now, or has no budget left; they count as its load
-        num_hashed = 0
-        self.waiting.recall()
-        while len(passed) + num_deferred < _MAX_PASSED and num_hashed < _MAX_HASHED_TOKENS and _any_open(builders, closed):
-            sequence = self.waiting.candidate(num_deferred)
+        num_looks = num_hashed = 0
+        self.waiting.recall(line for replica, builder in builders.items() for line in self._open_lines(replica, builder))
+        while len(passed) < _MAX_PASSED and num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS and self._any_open(builders):
+            sequence = self.waiting.candidate(0)
             if sequence is None:
                 break
             num_hashed -= sequence.hashes.num_tokens
-            place = self._place(sequence, closed, loads)
+            place = self._placement.find(sequence)
             num_hashed += sequence.hashes.num_tokens
-            builder = builders.get(place.replica) if place else None
-            if place is None and self._give_way(sequence, closed):
+            if place is None and self._placement.give_way(sequence):
                 continue
             if place is None:
                 self.waiting.passed(sequence)
                 passed.append(sequence)
-            elif builder is None or builder.budget == 0:
-                num_deferred += 1
-            else:
+            elif (builder := builders.get(place.replica)) and builder.takes(place):
                 self._start(sequence, place, builder, now)
-            if place is not None:
-                loads[place.replica] = place.cost + _SEQUENCE_WEIGHT
-            self._save_pages(passed, closed)
+                self.waiting.recall_deferred((place.replica, place.is_long), 1)
+            else:
+                self.waiting.defer(sequence, (place.replica, place.is_long), place.weight)
+                num_looks += 1
+            self._placement.save_pages(passed)
 
-    def _place(self, sequence: Sequence, closed: set[Replica], loads: dict[Replica, int]) -> _Place | None:
-        """Find the place where the least is to be computed: what is pending there, and what its cache lacks of the sequence."""
-        places = []
-        for replica in self._eligible(sequence):
-            if not replica.takes_sequence or replica in closed:
-                continue
-            for partition in range(replica.description.num_partitions):
-                hit = replica.find_prefix(sequence, partition)
-                if replica.kv.fits(hit, sequence.num_admission_tokens, keep_reserve=bool(replica.running)):
-                    cost = loads[replica] + len(sequence.token_ids) - hit.num_tokens
-                    places.append(_Place(replica, hit, cost))
-        return min(places, key=lambda place: place.cost, default=None)
+    def _any_open(self, builders: dict[Replica, StepBuilder]) -> bool:
+        return any(builder.budget and self._placement.is_open(replica) for replica, builder in builders.items())
 
-    def _give_way(self, sequence: Sequence, closed: set[Replica]) -> bool:
-        """Take a prompt that is kept for choices to come from a worker where nobody else is about to free some."""
-        return any(
-            replica.give_way(partition)
-            for replica in self._eligible(sequence)
-            if replica.takes_sequence and replica not in closed and replica.is_idle
-            for partition in range(replica.description.num_partitions)
-        )
+    @staticmethod
+    def _open_lines(replica: Replica, builder: StepBuilder) -> Iterator[Line]:
+        if builder.budget and replica.takes_sequence:
+            yield replica, False
+            if builder.takes_long:
+                yield replica, True
 
-    def _save_pages(self, passed: list[Sequence], closed: set[Replica]) -> None:
-        """Admit nobody else where a sequence that was overtaken too often could run."""
-        for sequence in passed:
-            if self.waiting.num_overtakes(sequence) >= self.options.max_overtakes:
-                closed.update(self._eligible(sequence))
-
-    def _eligible(self, sequence: Sequence) -> list[Replica]:
-        """Workers under whose numerics a sequence may run."""
-        return [replica for replica in self.replicas if sequence.numerics_id in (None, replica.description.numerics_id)]
-
-    def _start(self, sequence: Sequence, place: _Place, builder: StepBuilder, now: float) -> None:
+    def _start(self, sequence: Sequence, place: Place, builder: StepBuilder, now: float) -> None:
         self.waiting.admitted(sequence)
         place.replica.place(sequence, next(self._generations), place.hit)
         if sequence.num_admissions > 1:
@@ -280,7 +257,7 @@ class Scheduler:
                 self._count_request(sequence)
         if sequence.group is not None:
             self._sharing.started(sequence.group, sequence)
-        builder.admit(sequence, others_wait=self.waiting.is_open and place.replica.takes_sequence)
+        builder.admit(sequence, place)
 
     def _count_request(self, sequence: Sequence) -> None:
         """Count a request that begins to run, and its prompt unless it ran before."""
@@ -339,7 +316,3 @@ class Scheduler:
         if self.options.continue_on_numerics_change and sequence.numerics_id and numerics_ids and sequence.numerics_id not in numerics_ids:
             sequence.numerics_id = None
             self.counters.numerics_changes += 1
-
-
-def _any_open(builders: dict[Replica, StepBuilder], closed: set[Replica]) -> bool:
-    return any(replica.takes_sequence and builder.budget and replica not in closed for replica, builder in builders.items())

@@ -79,6 +79,11 @@ class Sequence:
         return min(self.num_tokens, self.compute_limit) - self.num_computed_tokens
 
     @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens to be scheduled before it runs one token a step."""
+        return max(0, self.num_unscheduled_tokens - 1)
+
+    @property
     def lacks_prompt_logprobs(self) -> bool:
         """Whether log probabilities of prompt tokens were asked for and are not complete."""
         return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens

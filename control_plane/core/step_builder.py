@@ -1,14 +1,22 @@
 """Builds the next step of one worker."""
 
 from control_plane.core.constraint import ConstraintExhausted
+from control_plane.core.placement import Place
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
 from control_plane.core.step_outcome import FailedSequence
 
 
+#: Prompts of many steps that one worker computes at the same time.
+_MAX_LONG = 2
+
+
 class StepBuilder:
-    """Decodes first, then prefill chunks in order, then admissions, then what is left of the budget to whoever can use it.
+    """Decodes first, then prefill chunks, then admissions, then what is left of the budget to whoever can use it.
+
+    Prompts that end within two steps of half the budget run one after the other, in order. Those that take longer are few, and leave half of
+    what decodes leave while somebody else can use it, so that it does not matter to short ones how many long ones there are.
 
     Sequences are walked in order and victims are taken from the end of it, so that a victim is never one that this step already runs.
     """
@@ -19,6 +27,7 @@ class StepBuilder:
         self.preempted: list[Sequence] = []
         self.failed: list[FailedSequence] = []
         self._runs: list[tuple[Sequence, int, int, bool]] = []
+        self._num_long = 0  # prompts of many steps that run
         self._shares: list[tuple[Sequence, int]] = []  # prefilling sequences and what they may run
         self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
         self._admissions: list[LaneAdmission] = []
@@ -27,17 +36,36 @@ class StepBuilder:
         self._chunks: list[LaneChunk] = []
         self._masks: list[LaneMask] = []
 
-    def run_live(self, others_wait: bool) -> None:
-        """Schedule what runs already; `others_wait` says whether somebody may be admitted."""
+    def run_live(self) -> None:
+        """Schedule what runs already."""
         prefilling = self._run_decodes()
-        for index, sequence in enumerate(prefilling):
-            self._share(sequence, others_wait or index + 1 < len(prefilling))
+        long = [sequence for sequence in prefilling if sequence.num_unscheduled_tokens > self.replica.max_step_tokens]
+        self._num_long = len(long)
+        kept = self.budget // 2 if long else 0  # for long ones, from those that end soon
+        self.budget -= kept
+        for sequence in prefilling:
+            if sequence not in long:
+                self._share(sequence, self.budget)
+        spare, self.budget = self.budget, kept
+        for index, sequence in enumerate(long):
+            self._share(sequence, self.budget // (len(long) - index))
+        self.budget += spare
         self.replica.starved = bool(self._promised)
 
-    def admit(self, sequence: Sequence, others_wait: bool) -> None:
-        """Schedule a sequence that was placed just now; there is budget left."""
+    @property
+    def takes_long(self) -> bool:
+        """Whether a prompt of many steps may be admitted."""
+        return self._num_long < _MAX_LONG
+
+    def takes(self, place: Place) -> bool:
+        """Whether a sequence may be admitted at a place of this worker in this step."""
+        return self.budget > 0 and (self.takes_long or not place.is_long)
+
+    def admit(self, sequence: Sequence, place: Place) -> None:
+        """Schedule a sequence that was placed just now, where this step `takes` it."""
         self._admissions.append(_admission(sequence))
-        self._share(sequence, others_wait)
+        self._num_long += place.is_long
+        self._share(sequence, (self.budget + 1) // 2 if place.is_long else self.budget)
 
     def finish(self, now: float) -> Step | None:
         """Complete the step and note it as sent; None when there is nothing to do."""
@@ -85,9 +113,7 @@ class StepBuilder:
         self.budget -= len(runs)
         return prefilling
 
-    def _share(self, sequence: Sequence, others_wait: bool) -> None:
-        """While others wait, one prefill takes at most half of the budget left."""
-        most = (self.budget + 1) // 2 if others_wait else self.budget
+    def _share(self, sequence: Sequence, most: int) -> None:
         num_tokens = min(sequence.num_unscheduled_tokens, most)
         self.budget -= num_tokens
         self._shares.append((sequence, num_tokens))
@@ -104,9 +130,11 @@ class StepBuilder:
             self._chunks.append(LaneChunk(sequence.lane, num_tokens))
         if num_tokens == 0:
             return
+        pending = sequence.num_prefill_tokens
         sequence.num_computed_tokens = computed = computed + num_tokens
         if samples := computed == sequence.num_tokens < sequence.final_length:
             sequence.num_tokens += 1
+        self.replica.num_pending_tokens += sequence.num_prefill_tokens - pending
         self._runs.append((sequence, sequence.generation, computed, samples))
 
     def _mask(self, sequence: Sequence) -> bool:

@@ -1,14 +1,25 @@
 """Sequences that wait for a worker."""
 
+import itertools
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from control_plane.core.sequence import Sequence
 
+if TYPE_CHECKING:
+    from control_plane.core.replica import Replica
+
 #: Sequences that did not fit and are looked at again in one pass: the first ones of the order, and others in turn.
 _FIRST, _IN_TURN = 4, 4
+
+#: Deferred sequences of one worker that are looked at again when it takes a step; one more for each that starts.
+_FIRST_DEFERRED = 16
+
+#: Whom deferred sequences wait for: a worker, and whether it is for its prompts of many steps to become fewer.
+Line = tuple["Replica", bool]
 
 _order = attrgetter("order")
 
@@ -34,6 +45,7 @@ class WaitingQueue:
     looks at some candidates only, in order:
 
         candidates: not looked at yet --passed--> did not fit --recall--> candidates again, the first ones always, the others in turn
+             |------------------------- deferred --> fits on a worker that can not start it now --recall--> when it takes a step
              '--------------------------- admitted ---> a worker
     """
 
@@ -43,6 +55,9 @@ class WaitingQueue:
         self._live: Collection[str | None] = ()
         self._candidates: list[Sequence] = []  # in order
         self._passed: list[Sequence] = []  # in order; a worker in session can take them, but they did not fit
+        self._deferred: dict[Line, list[Sequence]] = {}  # each in order
+        self._deferrals: dict[Sequence, tuple[Line, int]] = {}  # line and weight; the one that was looked at first comes first
+        self._deferred_tokens: dict[Replica, int] = {}
         self._turn: tuple[float, int] = (0.0, 0)  # order of the last one that was recalled in turn
         self._num_overtakes = 0  # admissions of sequences behind the first one that did not fit
 
@@ -52,7 +67,7 @@ class WaitingQueue:
     @property
     def is_open(self) -> bool:
         """Whether somebody waits whom a worker in session can take."""
-        return bool(self._candidates or self._passed)
+        return bool(self._candidates or self._passed or self._deferrals)
 
     @property
     def num_stranded(self) -> int:
@@ -83,6 +98,10 @@ class WaitingQueue:
         if not entered:
             del self._buckets[sequence.numerics_id]
         self.num_tokens -= len(sequence.token_ids)
+        sequence.passed_at = None
+        if sequence in self._deferrals:
+            self._undefer(sequence)
+            return
         for line in (self._candidates, self._passed):
             index = bisect_left(line, sequence.order, key=_order)
             if index < len(line) and line[index] is sequence:
@@ -90,8 +109,16 @@ class WaitingQueue:
 
     # A pass
 
-    def recall(self) -> None:
-        """Begin a pass: look again at the first that did not fit, and at a few more unless there are enough candidates without them."""
+    def recall(self, lines: Iterable[Line] = ()) -> None:
+        """Begin a pass: look again at the first that did not fit, and at a few more unless there are enough candidates without them.
+
+        `lines`: those of workers that can start somebody now. Of all others a few are looked at in turn, as they may do better elsewhere.
+        """
+        for line in lines:
+            self.recall_deferred(line, _FIRST_DEFERRED)
+        for sequence in list(itertools.islice(self._deferrals, _IN_TURN)):
+            self._undefer(sequence)
+            insort(self._candidates, sequence, key=_order)
         enough = len(self._candidates) >= _FIRST + _IN_TURN
         self._recall(0, 1 if enough else _FIRST)
         if not enough and self._passed:
@@ -109,12 +136,30 @@ class WaitingQueue:
         if sequence.passed_at is None:
             sequence.passed_at = self._num_overtakes
 
+    def defer(self, sequence: Sequence, line: Line, weight: int) -> None:
+        """Note that a candidate fits on a worker that can not start it now, and adds `weight` to its load."""
+        self._candidates.remove(sequence)
+        insort(self._deferred.setdefault(line, []), sequence, key=_order)
+        self._deferrals[sequence] = (line, weight)
+        self._deferred_tokens[line[0]] = self.deferred_tokens(line[0]) + weight
+
+    def deferred_tokens(self, replica: "Replica") -> int:
+        """Load of the sequences that wait for a worker."""
+        return self._deferred_tokens.get(replica, 0)
+
+    def recall_deferred(self, line: Line, num: int) -> None:
+        """Make the first sequences of a line candidates again."""
+        for sequence in self._deferred.get(line, [])[:num]:
+            self._undefer(sequence)
+            insort(self._candidates, sequence, key=_order)
+
     def admitted(self, sequence: Sequence) -> None:
         """Remove a candidate that runs now. If it did not fit before, the next one that did not may fit too, and becomes a candidate."""
+        did_not_fit = sequence.passed_at is not None
         self.remove(sequence)
         if self._passed and self._passed[0].order < sequence.order:
             self._num_overtakes += 1
-        if sequence.passed_at is not None:
+        if did_not_fit:
             self._recall(bisect_right(self._passed, sequence.order, key=_order), 1)
 
     def num_overtakes(self, sequence: Sequence) -> int:
@@ -128,6 +173,16 @@ class WaitingQueue:
             insort(self._candidates, sequence, key=_order)
         return recalled
 
+    def _undefer(self, sequence: Sequence) -> None:
+        line, weight = self._deferrals.pop(sequence)
+        waiting = self._deferred[line]
+        del waiting[bisect_left(waiting, sequence.order, key=_order)]
+        self._deferred_tokens[line[0]] -= weight
+        if not waiting:
+            del self._deferred[line]
+        if not self._deferred_tokens[line[0]]:
+            del self._deferred_tokens[line[0]]
+
     # The whole
 
     def clear(self) -> None:
@@ -135,7 +190,13 @@ class WaitingQueue:
         self.num_tokens = 0
         self._buckets.clear()
         self._candidates.clear()
+        self._forget_looks()
+
+    def _forget_looks(self) -> None:
         self._passed.clear()
+        self._deferred.clear()
+        self._deferrals.clear()
+        self._deferred_tokens.clear()
 
     def strand(self, live_numerics_ids: Collection[str], now: float) -> None:
         """Note which numerics ids have a worker now; without any, sequences that are tied to none wait too."""
@@ -147,7 +208,7 @@ class WaitingQueue:
                 bucket.stranded_since = now
         runnable = [sequence for bucket in self._buckets.values() if bucket.stranded_since is None for sequence in bucket.entered]
         self._candidates = sorted((sequence for sequence in runnable if not sequence.is_parked), key=_order)
-        self._passed.clear()
+        self._forget_looks()
 
     def overdue(self, now: float, grace_seconds: float) -> list[Sequence]:
         """Sequences that have waited for a worker for the grace time."""

@@ -85,7 +85,7 @@ class Engine:
             while not self._awaits_masks(now) and self._run_steps(now):
                 pass
             if self._gauges_due(now) and self._is_idle:
-                self._scheduler.check_integrity()
+                self._scheduler.audit()
         self._publish(now)
 
     @property

@@ -45,6 +45,8 @@ class KVCacheManager:
         self._live: set[PageTables] = set()
         self._sent_step_id = 0
         self._acked_step_id = 0
+        self.version = 0  # changes with everything that can change a hit, or whether it fits
+        self._next_audit = (0, 0, 0)  # partition, group and page
 
     # Steps
 
@@ -55,6 +57,7 @@ class KVCacheManager:
     def step_acked(self, step_id: int) -> None:
         """Note the highest step acknowledged; lifts its fences."""
         self._acked_step_id = step_id
+        self.version += 1
         for pools in self._pools:
             for pool in pools:
                 pool.expire(step_id)
@@ -86,14 +89,15 @@ class KVCacheManager:
     def fits(self, hit: PrefixHit, num_tokens: int, keep_reserve: bool) -> bool:
         """Whether a sequence with this hit gets the pages for `num_tokens` tokens; `keep_reserve` leaves the watermark untouched."""
         for index, pool in enumerate(self._pools[hit.partition]):
-            taken_from_cache = sum(1 for page in hit.tables[index] if page != NO_PAGE and pool.is_cached(page))
-            left = pool.num_available - taken_from_cache - self._num_wanted(index, hit, num_tokens)
-            if left < (self._reserves[index] if keep_reserve else 0):
+            reserve = self._reserves[index] if keep_reserve else 0
+            left = pool.num_available - self._num_wanted(index, hit, num_tokens) - reserve
+            if left < 0 or left < pool.count_cached(hit.tables[index]):
                 return False
         return True
 
     def admit(self, hashes: PageHashes, hit: PrefixHit, num_tokens: int) -> PageTables:
         """Take the pages of a sequence that `fits`: all of full groups, and of sliding groups those of the first token to compute."""
+        self.version += 1
         tables = []
         for group, pool, hit_table in zip(self._groups, self._pools[hit.partition], hit.tables, strict=True):
             for page in hit_table:
@@ -104,7 +108,8 @@ class KVCacheManager:
             tables.append([*hit_table, *(pool.take() for _ in range(num_new))])
         pages = PageTables(hit.partition, hashes, tables, num_slots=0, next_publish=0)
         pages.num_trimmed = [table.count(NO_PAGE) for table in hit.tables]
-        pages.num_published = [len(table) for table in hit.tables]
+        pages.num_hit = [len(table) for table in hit.tables]
+        pages.num_published = list(pages.num_hit)
         self._measure_slots(pages)
         self._measure_published(pages)
         self._live.add(pages)
@@ -122,6 +127,18 @@ class KVCacheManager:
     def shortage(self, pages: PageTables, num_tokens: int) -> list[int]:
         """Pages per group that a sequence lacks to hold `num_tokens` tokens."""
         return [max(0, -(-num_tokens // size) - len(table)) for size, table in zip(self._sizes, pages.tables, strict=True)]
+
+    def num_referenced(self, partition: int) -> int:
+        """Pages of a partition that somebody uses."""
+        return sum([pool.num_referenced for pool in self._pools[partition]])
+
+    def missing(self, partition: int, num_tokens: int) -> list[int]:
+        """Pages per group that a new sequence of so many tokens lacks in a partition, once the steps in flight are acknowledged."""
+        nothing = PrefixHit(partition, 0, ((),) * len(self._groups))
+        return [
+            self._num_wanted(index, nothing, num_tokens) + self._reserves[index] - pool.num_available - pool.num_fenced
+            for index, pool in enumerate(self._pools[partition])
+        ]
 
     def is_available(self, partition: int, num_pages: Sequence[int]) -> bool:
         """Whether so many pages per group can be handed out now."""
@@ -141,6 +158,7 @@ class KVCacheManager:
                 if pools[index].num_available < missing:
                     return None
                 wanted.append((index, missing))
+        self.version += 1
         grown = []
         for index, missing in wanted:
             for _ in range(missing):
@@ -161,6 +179,7 @@ class KVCacheManager:
             first, end = pages.num_trimmed[index], max(0, num_acked - group.window_tokens) // group.page_tokens
             if end <= first:
                 continue
+            self.version += 1
             self._drop(self._pools[pages.partition][index], pages.tables[index][first:end])
             pages.tables[index][first:end] = [NO_PAGE] * (end - first)
             pages.num_trimmed[index] = end
@@ -169,6 +188,7 @@ class KVCacheManager:
 
     def publish(self, pages: PageTables, num_acked: int) -> None:
         """Make the full pages below `num_acked` acknowledged tokens findable."""
+        self.version += 1
         pools = self._pools[pages.partition]
         for index, size in enumerate(self._sizes):
             end = num_acked // size
@@ -182,9 +202,18 @@ class KVCacheManager:
             pages.num_published[index] = end
         self._measure_published(pages)
 
+    def retract(self, pages: PageTables) -> None:
+        """Let nobody find what a live sequence published; what it found itself stays."""
+        self.version += 1
+        for pool, table, first, end in zip(self._pools[pages.partition], pages.tables, pages.num_hit, pages.num_published, strict=True):
+            for page in table[first:end]:
+                if page != NO_PAGE:
+                    pool.retract(page)
+
     def release(self, pages: PageTables, are_stale: bool = False) -> None:
         """Drop all pages of a sequence; the start of a prefix is evicted last. `are_stale`: before the pages of everybody else."""
         self._live.remove(pages)
+        self.version += 1
         for pool, table, num_trimmed in zip(self._pools[pages.partition], pages.tables, pages.num_trimmed, strict=True):
             held = table[num_trimmed:]
             # What is dropped last is used most recently; of stale pages it is the first to go.
@@ -198,27 +227,43 @@ class KVCacheManager:
 
     def forget_cached(self) -> int:
         """Free every cached page; returns how many."""
+        self.version += 1
         return sum(pool.forget_cached() for pools in self._pools for pool in pools)
 
     def check_integrity(self) -> None:
         """Assert rule 1's conservation: free + fenced + cached + referenced = all, and every reference is a live sequence's."""
         for partition, pools in enumerate(self._pools):
-            live = [pages for pages in self._live if pages.partition == partition]
             for index, pool in enumerate(pools):
-                pool.check_integrity(Counter(page for pages in live for page in pages.tables[index] if page != NO_PAGE))
+                pool.check_integrity(self._references(partition, index))
+
+    def audit(self, num_pages: int) -> None:
+        """Assert it of at most `num_pages` pages, the next ones in each call, as far as can be told without a look at all."""
+        partition, index, first = self._next_audit
+        pool = self._pools[partition][index]
+        end = min(first + num_pages, pool.num_pages)
+        pool.check_pages(self._references(partition, index), range(first, end))
+        if end < pool.num_pages:
+            self._next_audit = (partition, index, end)
+        elif index + 1 < len(self._groups):
+            self._next_audit = (partition, index + 1, 0)
+        else:
+            self._next_audit = ((partition + 1) % len(self._pools), 0, 0)
 
     # Details
+
+    def _references(self, partition: int, index: int) -> dict[int, int]:
+        """References that the live sequences have on the pages of a pool."""
+        live = (pages.tables[index] for pages in self._live if pages.partition == partition)
+        return Counter(page for table in live for page in table if page != NO_PAGE)
 
     @staticmethod
     def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:
         """Tokens, at most `num_tokens`, whose pages a full group has without a gap; hashes about twice as many at most."""
-        num_pages, chain = num_tokens // group.page_tokens, hashes.first(group.page_tokens, 0)
-        for entry in range(num_pages):
-            if entry == len(chain):
-                hashes.first(group.page_tokens, min(2 * entry + 1, num_pages))  # extends the chain
-            if pool.find(chain[entry]) is None:
-                return entry * group.page_tokens
-        return num_tokens - num_tokens % group.page_tokens
+        num_pages, matched, end = num_tokens // group.page_tokens, 0, 0
+        while matched == end < num_pages:
+            end = min(2 * matched + 1, num_pages)
+            matched += len(pool.find_run(hashes.first(group.page_tokens, end)[matched:end]))
+        return matched * group.page_tokens
 
     def _match_windows(self, pools: Sequence[PagePool], hashes: PageHashes, num_tokens: int) -> int:
         """Tokens, at most `num_tokens`, with which pages of all groups end and before which no last window lacks a page."""
@@ -246,8 +291,7 @@ class KVCacheManager:
     def _hit_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> tuple[int, ...]:
         end = num_tokens // group.page_tokens
         first = _first_entry(group, num_tokens)
-        found = [pool.find(page_hash) for page_hash in hashes.first(group.page_tokens, end)[first:end]]
-        return (NO_PAGE,) * first + tuple(page for page in found if page is not None)
+        return (NO_PAGE,) * first + tuple(pool.find_run(hashes.first(group.page_tokens, end)[first:end]))
 
     def _num_wanted(self, index: int, hit: PrefixHit, num_tokens: int) -> int:
         """Pages beside the hit that a group must have available for an admission."""

@@ -1,7 +1,9 @@
 """The pages of one cache group in one partition."""
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,7 @@ class PagePool:
 
     def counts(self) -> PageCounts:
         """Pages by state."""
-        referenced = self.num_pages - self.num_available - self.num_fenced
-        return PageCounts(len(self._free), self.num_fenced, len(self._cached), referenced)
+        return PageCounts(len(self._free), self.num_fenced, len(self._cached), self.num_referenced)
 
     def take(self) -> int:
         """Hand out a page, evicting the least recently used cached one when none is free."""
@@ -66,13 +67,24 @@ class PagePool:
         self._references[page] = 1
         return page
 
+    @property
+    def num_referenced(self) -> int:
+        """Pages that somebody uses."""
+        return self.num_pages - self.num_available - self.num_fenced
+
     def find(self, page_hash: bytes) -> int | None:
         """Find the page with this content."""
         return self._page_of.get(page_hash)
 
-    def is_cached(self, page: int) -> bool:
-        """Whether `take` could hand the page out although it has content."""
-        return page in self._cached
+    def find_run(self, page_hashes: Iterable[bytes]) -> list[int]:
+        """Find the pages with these contents, up to the first that is missing."""
+        pages = list(map(self._page_of.get, page_hashes))
+        found = pages[: pages.index(None)] if None in pages else pages
+        return cast(list[int], found)
+
+    def count_cached(self, pages: Iterable[int]) -> int:
+        """How many of some pages `take` could hand out although they have content."""
+        return sum(map(self._cached.__contains__, pages))
 
     def acquire(self, page: int) -> None:
         """Add a reference to a page that has a hash, or another one to a page that is referenced."""
@@ -110,6 +122,12 @@ class PagePool:
             self._hashes[page] = page_hash
             self._page_of[page_hash] = page
 
+    def retract(self, page: int) -> None:
+        """Let nobody find a referenced page any more, since its content is not what it should be."""
+        assert self._references[page] > 0
+        if self._hashes[page] is not None:
+            self._forget(page)
+
     def expire(self, acked_step_id: int) -> None:
         """Lift the fences up to this step."""
         while self._fenced and self._fenced[0][0] <= acked_step_id:
@@ -130,17 +148,25 @@ class PagePool:
 
     def check_integrity(self, references: dict[int, int]) -> None:
         """Assert that every page is in exactly one state and has as many references as `references` says."""
-        assert [references.get(page, 0) for page in range(self.num_pages)] == self._references
+        self.check_pages(references, range(self.num_pages))
         fenced = {page for page in range(self.num_pages) if self._fences[page]}
-        held = {page for page in range(self.num_pages) if self._references[page]}
         assert len(fenced) == self.num_fenced
         assert self._stale <= fenced
-        states = [set(self._free), set(self._cached), fenced, held]
-        assert len(self._free) == len(states[0]), "a page is free once"
-        assert sum(map(len, states)) == len(set().union(*states)) == self.num_pages
-        assert all(self._hashes[page] is not None for page in self._cached)
-        assert all(self._hashes[page] is None for page in self._free)
-        assert self._page_of == {h: page for page, h in enumerate(self._hashes) if h is not None}
+        assert len(set(self._free)) == len(self._free), "a page is free once"
+        assert len(self._page_of) == sum(page_hash is not None for page_hash in self._hashes)
+
+    def check_pages(self, references: dict[int, int], pages: range) -> None:
+        """Assert of some pages, and of as many entries of the free list, what one look at each can tell; and that the numbers add up."""
+        assert len(self._free) + len(self._cached) + self.num_fenced + len(references) == self.num_pages
+        for page in pages:
+            num_references, page_hash = self._references[page], self._hashes[page]
+            assert num_references == references.get(page, 0)
+            states = (num_references > 0, self._fences[page] > 0, page in self._cached)
+            assert sum(states) <= 1, "a page is in one state"
+            assert page_hash is None or (any(states) and self._page_of[page_hash] == page)
+            assert page_hash is not None or page not in self._cached
+        for page in self._free[pages.start : pages.stop]:
+            assert not (self._references[page] or self._fences[page] or page in self._cached)
 
     def _settle(self, page: int) -> None:
         if self._hashes[page] is None:

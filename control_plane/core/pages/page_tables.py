@@ -31,9 +31,15 @@ class PageTables:
     num_slots: int  # leading tokens that have a place in every group
     next_publish: int  # number of acknowledged tokens from which another page can be published
     num_trimmed: list[int] = field(default_factory=list)  # leading NO_PAGE entries, per group
+    num_hit: list[int] = field(default_factory=list)  # leading entries that others computed, per group
     num_published: list[int] = field(default_factory=list)  # leading entries that were published or trimmed, per group
 
     @property
     def num_pages(self) -> int:
         """Pages held, over all groups."""
-        return sum(len(table) for table in self.tables) - sum(self.num_trimmed)
+        return sum(self.num_held)
+
+    @property
+    def num_held(self) -> list[int]:
+        """Pages held, per group."""
+        return [len(table) - num_trimmed for table, num_trimmed in zip(self.tables, self.num_trimmed, strict=True)]

@@ -1,7 +1,7 @@
 """Which worker runs a sequence, and what happens when it goes."""
 
 from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.engine_worker import FakeWorker, describe, solo
 
 from control_plane.engine.ports import Failure
 
@@ -125,3 +125,57 @@ def test_the_last_draining_worker_finishes_its_sequences():
     bench.run()
     assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
     assert bench.engine.snapshot().gauges.num_waiting_for_worker == 1
+
+
+def test_lanes_spread_over_the_partitions_of_a_worker():
+    bench = Bench(describe(groups=[(4, 200, None)], num_partitions=4, max_lanes=64), max_step_tokens=64)
+    for index in range(64):
+        bench.submit(f"r{index}", (index, 1))
+    bench.run(6)
+    partitions = [sequence.pages.partition for sequence in bench.scheduler.replicas[0].running]
+    assert [partitions.count(partition) for partition in range(4)] == [16] * 4
+
+
+def test_requests_that_want_a_busy_worker_hide_nobody_from_an_idle_one():
+    bench, prefix = two_workers(), tuple(range(160))
+    bench.submit("warm", prefix, max_tokens=1)
+    bench.run()
+    busy = next(worker for worker in bench.workers if worker.history)
+    for index in range(2):
+        bench.submit(f"first{index}", (*prefix, index), max_tokens=60)
+        bench.turn()
+    num_sent = len(busy.steps)
+    for index in range(40):
+        bench.submit(f"same{index}", (*prefix, 2 + index), max_tokens=1)
+    bench.submit("other", max_tokens=1)
+    bench.turn()
+    (idle,) = [worker for worker in bench.workers if worker is not busy]
+    assert len(busy.steps) == num_sent == 2
+    assert (1, 2, 3) in [tuple(admission.token_ids) for step in idle.steps for admission in step.admissions]
+    bench.run()
+    assert len(bench.sink.finished) == 44
+
+
+def home_of(bench: Bench, *token_ids: int) -> FakeWorker:
+    """The worker that a request was admitted to."""
+    return next(worker for worker in bench.workers if token_ids in [tuple(admission.token_ids) for step in worker.history for admission in step.admissions])
+
+
+def test_pages_for_a_big_request_are_saved_on_the_worker_that_can_promise_them_soonest():
+    bench = Bench(*(describe(address=f"{name}:1", groups=[(4, 60, None)], max_model_len=240) for name in "abcd"), max_overtakes=5)
+    for index, max_tokens in enumerate((200, 120, 180, 160)):
+        bench.submit(f"running{index}", (index,), max_tokens=max_tokens)
+    bench.run(100)
+    big = tuple(token % 97 for token in range(200))
+    bench.submit("big", big, max_tokens=1)
+    soonest = home_of(bench, 1)
+    before = {worker: len(worker.history) for worker in bench.workers}
+    for index in range(19):
+        bench.submit(f"small{index}", (index, 2), max_tokens=2)
+        bench.run(1)
+    assert len(bench.sink.finished) > 10, "small ones run elsewhere all the time"
+    small = {worker: sum(len(step.admissions) for step in worker.history[before[worker] :]) for worker in bench.workers}
+    assert small.pop(soonest) <= 3
+    assert min(small.values()) > 3
+    bench.run()
+    assert home_of(bench, *big) is soonest

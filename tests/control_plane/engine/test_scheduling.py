@@ -42,12 +42,12 @@ def test_a_lone_prefill_takes_the_whole_budget():
     assert [step.num_tokens for step in bench.worker.history if step.num_tokens] == [32, 32, 16]
 
 
-def test_a_prefill_takes_half_of_the_budget_while_others_wait_and_what_they_leave():
+def test_a_long_prefill_takes_half_of_the_budget_while_others_wait_and_what_they_leave():
     bench = Bench(max_step_tokens=32, max_steps_in_flight=1)
     for name in ("a", "b", "c"):
         bench.submit(name, tuple(range(80)), cache_salt=name)
     bench.turn()
-    assert [chunk.num_tokens for chunk in bench.worker.steps[0].chunks] == [16, 8, 8]
+    assert [chunk.num_tokens for chunk in bench.worker.steps[0].chunks] == [24, 8]
     bench.run()
     bench.submit("long", tuple(range(80)), cache_salt="d")
     bench.submit("short", (1, 2, 3, 4))

@@ -212,3 +212,14 @@ def test_the_end_of_a_stale_sequence_is_evicted_first():
     admit(kv, [90])
     assert kv.find_prefix(hashes, 0, 8).num_tokens == 4
     assert kv.find_prefix(PageHashes(list(range(4)), ""), 0, 4).num_tokens == 4
+
+
+@pytest.mark.parametrize("spoiled", [0, 70, 99])
+def test_audits_of_a_few_pages_find_whatever_is_wrong_in_the_end(spoiled):
+    kv = KVCacheManager([CacheGroup("a", 4, 64, 1), CacheGroup("b", 2, 100, 1)], num_partitions=2)
+    kv._pools[1][1]._references[spoiled] = 1
+    num_clean = 0
+    with pytest.raises(AssertionError):
+        for num_clean in range(40):
+            kv.audit(10)
+    assert num_clean == 7 + 10 + 7 + min(spoiled, 99 - spoiled) // 10, "seen as a page, or as an entry of the free list"

@@ -1,0 +1,107 @@
+"""Where a waiting sequence would run."""
+
+from collections.abc import Sequence as Replicas
+from dataclasses import dataclass
+
+from control_plane.core.pages.page_tables import PrefixHit
+from control_plane.core.replica import Replica
+from control_plane.core.sequence import Sequence
+from control_plane.core.waiting_queue import WaitingQueue
+
+#: A running sequence weighs as much as so many tokens that wait to be computed.
+_SEQUENCE_WEIGHT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker on which a sequence fits, and the start of it that lies there."""
+
+    replica: Replica
+    hit: PrefixHit
+    num_tokens: int  # of the sequence, to be computed there
+    cost: tuple[int, int]  # tokens to be computed there before the sequence is through; pages in use, to break ties
+
+    @property
+    def weight(self) -> int:
+        """What the sequence adds to the load of the worker."""
+        return self.num_tokens + _SEQUENCE_WEIGHT
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the prompt takes more than two steps of half the budget."""
+        return self.num_tokens > self.replica.max_step_tokens
+
+
+class Placement:
+    """Finds the place where the least is to be computed: what is pending there, and what its cache lacks of the sequence.
+
+    For a sequence that was overtaken too often it closes one worker to everybody else, the one that is likely to have the pages soonest; as
+    far as numerics allow the same for all such sequences.
+    """
+
+    def __init__(self, replicas: Replicas[Replica], waiting: WaitingQueue, max_overtakes: int) -> None:
+        self._replicas = replicas
+        self._waiting = waiting
+        self._max_overtakes = max_overtakes
+        self._saved: dict[Sequence, Replica] = {}  # where pages are saved for whom
+        self._closed: set[Replica] = set()
+
+    def begin(self, closed: set[Replica]) -> None:
+        """Begin a pass in which some workers admit nobody."""
+        self._closed = closed
+        self._saved = {
+            sequence: replica
+            for sequence, replica in self._saved.items()
+            if sequence.passed_at is not None and replica in self._eligible(sequence) and not replica.draining
+        }
+
+    def is_open(self, replica: Replica) -> bool:
+        """Whether somebody may be placed on a worker."""
+        return replica.takes_sequence and replica not in self._closed
+
+    def find(self, sequence: Sequence) -> Place | None:
+        """The best place for a sequence; None when it fits nowhere."""
+        best: Place | None = None
+        for replica in self._eligible(sequence):
+            if not self.is_open(replica):
+                continue
+            load = replica.num_pending_tokens + self._waiting.deferred_tokens(replica)
+            for partition, num_placed in enumerate(replica.num_placed):
+                hit = replica.find_room(sequence, partition)
+                if hit is None:
+                    continue
+                num_tokens = len(sequence.token_ids) - hit.num_tokens
+                tokens = load + _SEQUENCE_WEIGHT * num_placed * len(replica.num_placed) + num_tokens
+                cost = (tokens, replica.kv.num_referenced(partition))
+                if best is None or cost < best.cost:
+                    best = Place(replica, hit, num_tokens, cost)
+        return best
+
+    def give_way(self, sequence: Sequence) -> bool:
+        """Take a prompt that is kept for choices to come from a worker where nobody else is about to free some."""
+        return any(
+            replica.give_way(partition)
+            for replica in self._eligible(sequence)
+            if self.is_open(replica) and replica.is_idle
+            for partition in range(replica.description.num_partitions)
+        )
+
+    def save_pages(self, passed: list[Sequence]) -> None:
+        """Close a worker for each sequence that does not fit and was overtaken too often."""
+        for sequence in passed:
+            if self._waiting.num_overtakes(sequence) >= self._max_overtakes:
+                if sequence not in self._saved:
+                    self._choose(sequence)
+                if sequence in self._saved:
+                    self._closed.add(self._saved[sequence])
+
+    def _choose(self, sequence: Sequence) -> None:
+        eligible = [replica for replica in self._eligible(sequence) if not replica.draining]
+        chosen = set(self._saved.values())
+        candidates = [replica for replica in eligible if replica in chosen] or eligible
+        if candidates:
+            self._saved[sequence] = min(candidates, key=lambda replica: replica.num_tokens_until_room(sequence))
+
+    def _eligible(self, sequence: Sequence) -> list[Replica]:
+        """Workers under whose numerics a sequence may run."""
+        return [replica for replica in self._replicas if sequence.numerics_id in (None, replica.description.numerics_id)]
