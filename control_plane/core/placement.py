@@ -1,12 +1,17 @@
 """Where a waiting sequence would run."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Replicas
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from control_plane.core.pages.page_tables import PrefixHit
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.waiting_queue import WaitingQueue
+
+if TYPE_CHECKING:
+    from control_plane.core.step_builder import StepBuilder
 
 #: A running sequence weighs as much as so many tokens that wait to be computed.
 _SEQUENCE_WEIGHT = 16
@@ -19,7 +24,7 @@ class Place:
     replica: Replica
     hit: PrefixHit
     num_tokens: int  # of the sequence, to be computed there
-    cost: tuple[int, int]  # tokens to be computed there before the sequence is through; pages in use, to break ties
+    cost: tuple[int, bool, int]  # tokens to be computed there before it is through; what breaks ties: a step later, pages in use
 
     @property
     def weight(self) -> int:
@@ -44,11 +49,13 @@ class Placement:
         self._waiting = waiting
         self._max_overtakes = max_overtakes
         self._saved: dict[Sequence, Replica] = {}  # where pages are saved for whom
+        self._builders: Mapping[Replica, StepBuilder] = {}
         self._closed: set[Replica] = set()
 
-    def begin(self, closed: set[Replica]) -> None:
-        """Begin a pass in which some workers admit nobody."""
-        self._closed = closed
+    def begin(self, builders: "Mapping[Replica, StepBuilder]") -> None:
+        """Begin a pass in which some workers take a step; nobody is placed where somebody was preempted."""
+        self._builders = builders
+        self._closed = {replica for replica, builder in builders.items() if builder.preempted}
         self._saved = {
             sequence: replica
             for sequence, replica in self._saved.items()
@@ -65,14 +72,17 @@ class Placement:
         for replica in self._eligible(sequence):
             if not self.is_open(replica):
                 continue
+            builder = self._builders.get(replica)
             load = replica.num_pending_tokens + self._waiting.deferred_tokens(replica)
+            if builder:  # what runs in this step does not count any more, just as at those who sent theirs
+                load -= builder.num_scheduled_tokens
             for partition, num_placed in enumerate(replica.num_placed):
                 hit = replica.find_room(sequence, partition)
                 if hit is None:
                     continue
                 num_tokens = len(sequence.token_ids) - hit.num_tokens
                 tokens = load + _SEQUENCE_WEIGHT * num_placed * len(replica.num_placed) + num_tokens
-                cost = (tokens, replica.kv.num_referenced(partition))
+                cost = (tokens, builder is None, replica.kv.num_referenced(partition))
                 if best is None or cost < best.cost:
                     best = Place(replica, hit, num_tokens, cost)
         return best

@@ -34,6 +34,10 @@ class StepFailed(StateMismatch):
     """The worker could not run a step."""
 
 
+def _num_tokens_left(sequence: Sequence) -> int:
+    return sequence.final_length - sequence.num_tokens
+
+
 @dataclass(slots=True)
 class SentStep:
     """A step in flight."""
@@ -167,12 +171,12 @@ class Replica:
 
     def _num_tokens_until_room(self, sequence: Sequence, partition: int) -> float:
         missing, num_tokens = self.kv.missing(partition, sequence.num_admission_tokens), 0
-        others = [(other.final_length - other.num_tokens, other.pages.num_held) for other in self.running if other.pages.partition == partition]
-        for remaining, num_held in sorted(others):
+        others = [other for other in self.running if other.pages.partition == partition]
+        for other in sorted(others, key=_num_tokens_left):
             if max(missing) <= 0:
                 break
-            missing = [wanted - freed for wanted, freed in zip(missing, num_held, strict=True)]
-            num_tokens = remaining
+            missing = [wanted - freed for wanted, freed in zip(missing, other.pages.num_held, strict=True)]
+            num_tokens = _num_tokens_left(other)
         return num_tokens if max(missing) <= 0 else math.inf
 
     # Prompts of several choices

@@ -15,12 +15,13 @@ from control_plane.core.step_builder import StepBuilder
 from control_plane.core.step_outcome import FailedSequence, StepOutcome
 from control_plane.core.waiting_queue import Line, WaitingQueue
 
-#: Waiting sequences that one pass finds not to fit, that it looks at in vain, and tokens that it hashes for that, beside those of the last
-#: one; they bound its cost.
-_MAX_PASSED, _MAX_LOOKS, _MAX_HASHED_TOKENS = 16, 128, 16_384
+#: Waiting sequences that one pass finds not to fit, workers that it looks at for all of them, and tokens that it hashes for that, beside
+#: those of the last one; they bound its cost.
+_MAX_PASSED, _MAX_LOOKS, _MAX_HASHED_TOKENS = 16, 1024, 16_384
 
 #: Pages that one audit looks at, which takes about a millisecond.
 _AUDITED_PAGES = 2048
+
 
 class ReplicaRefused(ValueError):
     """A worker can not be used beside the earlier ones; the message says why."""
@@ -157,13 +158,13 @@ class Scheduler:
         """Build at most one step for every worker that takes one; each is to be sent at once."""
         builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
         others_wait = self.waiting.is_open
-        for replica, builder in builders.items():
+        for builder in builders.values():
             builder.run_live()
             for victim in builder.preempted:
                 self.counters.preemptions += 1
                 self._wait(victim, now)
         if others_wait:
-            self._placement.begin({replica for replica, builder in builders.items() if builder.preempted})
+            self._placement.begin(builders)
             self._admit(builders, now)
         steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
         self._failed += [failed for builder in builders.values() for failed in builder.failed]
@@ -223,6 +224,7 @@ class Scheduler:
             num_hashed -= sequence.hashes.num_tokens
             place = self._placement.find(sequence)
             num_hashed += sequence.hashes.num_tokens
+            num_looks += len(self.replicas)
             if place is None and self._placement.give_way(sequence):
                 continue
             if place is None:
@@ -233,7 +235,6 @@ class Scheduler:
                 self.waiting.recall_deferred((place.replica, place.is_long), 1)
             else:
                 self.waiting.defer(sequence, (place.replica, place.is_long), place.weight)
-                num_looks += 1
             self._placement.save_pages(passed)
 
     def _any_open(self, builders: dict[Replica, StepBuilder]) -> bool:

@@ -7,7 +7,6 @@ from control_plane.core.sequence import Sequence
 from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
 from control_plane.core.step_outcome import FailedSequence
 
-
 #: Prompts of many steps that one worker computes at the same time.
 _MAX_LONG = 2
 
@@ -15,8 +14,8 @@ _MAX_LONG = 2
 class StepBuilder:
     """Decodes first, then prefill chunks, then admissions, then what is left of the budget to whoever can use it.
 
-    Prompts that end within two steps of half the budget run one after the other, in order. Those that take longer are few, and leave half of
-    what decodes leave while somebody else can use it, so that it does not matter to short ones how many long ones there are.
+    Prompts that end within two steps of half the budget run one after the other, in order. Those that take longer are few, and leave half
+    of what decodes leave while somebody else can use it, so that it does not matter to short ones how many long ones there are.
 
     Sequences are walked in order and victims are taken from the end of it, so that a victim is never one that this step already runs.
     """
@@ -53,6 +52,11 @@ class StepBuilder:
         self.replica.starved = bool(self._promised)
 
     @property
+    def num_scheduled_tokens(self) -> int:
+        """Tokens that run in this step so far."""
+        return self.replica.max_step_tokens - self.budget
+
+    @property
     def takes_long(self) -> bool:
         """Whether a prompt of many steps may be admitted."""
         return self._num_long < _MAX_LONG
@@ -84,7 +88,7 @@ class StepBuilder:
             growths=self._growths,
             chunks=self._chunks,
             masks=self._masks,
-            num_tokens=replica.max_step_tokens - self.budget,
+            num_tokens=self.num_scheduled_tokens,
         )
         replica.sent(step, self._runs, now)
         return step

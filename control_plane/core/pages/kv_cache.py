@@ -41,6 +41,8 @@ class KVCacheManager:
         self._reserves = [int(group.num_pages * watermark) for group in groups]
         self._alignment = math.lcm(*(group.page_tokens for group in groups))
         self._is_sliding = any(group.window_tokens is not None for group in groups)
+        self._first_full = next((index for index, group in enumerate(groups) if group.window_tokens is None), None)
+        self._misses = [PrefixHit(partition, 0, ((),) * len(groups)) for partition in range(num_partitions)]
         self._prefix_caching = prefix_caching
         self._live: set[PageTables] = set()
         self._sent_step_id = 0
@@ -68,6 +70,8 @@ class KVCacheManager:
         """Longest cached prefix of at most `max_tokens` tokens in a partition."""
         num_tokens = max_tokens if self._prefix_caching else 0
         pools = self._pools[partition]
+        if num_tokens < self._alignment or not self._has_first_page(pools, hashes):
+            return self._misses[partition]
         for group, pool in zip(self._groups, pools, strict=True):
             if group.window_tokens is None:
                 num_tokens = self._match_from_start(group, pool, hashes, num_tokens)
@@ -81,7 +85,7 @@ class KVCacheManager:
         num_tokens -= num_tokens % self._alignment
         firsts = [_first_entry(group, num_tokens) for group in self._groups]
         if any(first < num_trimmed for first, num_trimmed in zip(firsts, pages.num_trimmed, strict=True)):
-            return PrefixHit(pages.partition, 0, ((),) * len(self._groups))  # a shorter one would need still earlier pages
+            return self._misses[pages.partition]  # a shorter one would need still earlier pages
         ends = [num_tokens // size for size in self._sizes]
         tables = [(NO_PAGE,) * first + tuple(table[first:end]) for first, end, table in zip(firsts, ends, pages.tables, strict=True)]
         return PrefixHit(pages.partition, num_tokens, tuple(tables))
@@ -134,9 +138,8 @@ class KVCacheManager:
 
     def missing(self, partition: int, num_tokens: int) -> list[int]:
         """Pages per group that a new sequence of so many tokens lacks in a partition, once the steps in flight are acknowledged."""
-        nothing = PrefixHit(partition, 0, ((),) * len(self._groups))
         return [
-            self._num_wanted(index, nothing, num_tokens) + self._reserves[index] - pool.num_available - pool.num_fenced
+            self._num_wanted(index, self._misses[partition], num_tokens) + self._reserves[index] - pool.num_available - pool.num_fenced
             for index, pool in enumerate(self._pools[partition])
         ]
 
@@ -255,6 +258,11 @@ class KVCacheManager:
         """References that the live sequences have on the pages of a pool."""
         live = (pages.tables[index] for pages in self._live if pages.partition == partition)
         return Counter(page for table in live for page in table if page != NO_PAGE)
+
+    def _has_first_page(self, pools: Sequence[PagePool], hashes: PageHashes) -> bool:
+        """Whether there can be a hit at all; for most there is none."""
+        first_full = self._first_full
+        return first_full is None or pools[first_full].find(hashes.first(self._sizes[first_full], 1)[0]) is not None
 
     @staticmethod
     def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:

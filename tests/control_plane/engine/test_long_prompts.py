@@ -4,6 +4,7 @@ import pytest
 from fakes.engine_doubles import Bench
 from fakes.engine_worker import describe
 
+
 def rounds_of(length: int, num_huge: int, budget: int, together: bool = False) -> int:
     """How many rounds a prompt takes that comes behind huge ones, beside running requests."""
     worker = describe(groups=[(16, 4000, None)], max_lanes=64, max_step_tokens=budget)

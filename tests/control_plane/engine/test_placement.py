@@ -158,7 +158,8 @@ def test_requests_that_want_a_busy_worker_hide_nobody_from_an_idle_one():
 
 def home_of(bench: Bench, *token_ids: int) -> FakeWorker:
     """The worker that a request was admitted to."""
-    return next(worker for worker in bench.workers if token_ids in [tuple(admission.token_ids) for step in worker.history for admission in step.admissions])
+    admitted = ((worker, admission) for worker in bench.workers for step in worker.history for admission in step.admissions)
+    return next(worker for worker, admission in admitted if tuple(admission.token_ids) == token_ids)
 
 
 def test_pages_for_a_big_request_are_saved_on_the_worker_that_can_promise_them_soonest():
@@ -179,3 +180,16 @@ def test_pages_for_a_big_request_are_saved_on_the_worker_that_can_promise_them_s
     assert min(small.values()) > 3
     bench.run()
     assert home_of(bench, *big) is soonest
+
+
+def test_a_newcomer_starts_within_a_round_of_workers_that_answer_one_after_the_other():
+    bench = Bench(*(describe(address=f"w{index}:1", groups=[(4, 400, None)], max_lanes=12) for index in range(6)), max_step_tokens=64)
+    for index in range(60):
+        bench.submit(f"r{index}", (index, 1), max_tokens=100)
+    bench.run(3)
+    for index in range(8):
+        bench.submit(f"new{index}", (90, index), max_tokens=100)
+        for worker in bench.workers:
+            worker.run_step()
+            bench.turn()
+        assert not bench.scheduler.waiting
