@@ -13,6 +13,7 @@ from fakes.accelerator_forms import accelerator_forms
 from fakes.graphs import FakeCapture
 from fakes.recording_model import RecordingModel
 from fakes.steps import admission, generate, ids
+from fakes.stream import LateCopies, StreamModel
 from torch import Tensor
 
 from worker.device import Device, select_device
@@ -20,8 +21,9 @@ from worker.graphs.decode_graphs import Capture, DecodeGraphs
 from worker.graphs.shapes import GraphShape
 from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
-from worker.runner import ModelRunner
+from worker.runner import ForwardModel, ModelRunner
 from worker.step import LaneAdmission, LaneSampling
+from worker.transfers import HostCopies, stay_on_host
 
 #: cuda, npu, or cpu for one that plays CUDA.
 KIND = os.environ.get("TEST_DEVICE", "cpu")
@@ -55,6 +57,14 @@ class Accelerator:
         """Captures graphs."""
         return self.device.new_capture() if self.is_real else FakeCapture()
 
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> HostCopies:
+        """As the worker has it; late where a CPU plays the device."""
+        return self.device.copy_to_host(tensors) if self.is_real else LateCopies()(tensors)
+
+    def place(self, model: ForwardModel) -> ForwardModel:
+        """The model, whose results the host can not read by accident."""
+        return model if self.is_real else StreamModel(model)
+
     def load(self, directory: Path, dtype: str) -> Model:
         """A model on the device."""
         with self.forms():
@@ -67,9 +77,9 @@ class Run:
 
     model: Model
     num_lanes: int
+    accelerator: Accelerator | None = None  # None: the host
     shapes: Sequence[GraphShape] = ()  # none: every kernel is launched by itself
-    new_capture: Callable[[], Capture] = FakeCapture
-    forms: Callable[[], AbstractContextManager[None]] = nullcontext
+    steps_in_flight: int = 1
     warms_up: bool = True
     num_replayed: int = field(init=False, default=0)
 
@@ -77,20 +87,28 @@ class Run:
         limits = RunnerLimits(self.model.description.vocab_size, PAGE * PAGES_PER_LANE, self.num_lanes, 8192)
         self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE] * len(self.model.cache_groups))
         self._recorder = RecordingModel(self.model)
-        graphs = DecodeGraphs(self._recorder.forward, self.cache, self.shapes, self._counting(self.new_capture())) if self.shapes else None
-        self.runner = ModelRunner(self._recorder, self.cache, limits, graphs)
+        placed, copy_to_host, graphs = self._recorder, stay_on_host, None
+        if self.accelerator is not None:
+            placed, copy_to_host = self.accelerator.place(self._recorder), self.accelerator.copy_to_host
+            capture = self._counting(self.accelerator.new_capture())
+            graphs = DecodeGraphs(placed.forward, self.cache, self.shapes, capture) if self.shapes else None
+        self.runner = ModelRunner(placed, self.cache, limits, graphs, copy_to_host)
         with self.forms(), torch.inference_mode():
             if self.warms_up:
                 self.runner.warm_up()
             elif graphs is not None:
                 graphs.capture()
 
+    def forms(self) -> AbstractContextManager[None]:
+        """Within it, the runner may run."""
+        return nullcontext() if self.accelerator is None else self.accelerator.forms()
+
     def __call__(self, requests: Sequence[LaneAdmission], chunk_tokens: int = 1000) -> Drawn:
         """Run to the end; the cache keeps what it holds, and nothing else is kept."""
         self.runner.reset()
-        self._recorder.drawn_from = {}
+        self._recorder.clear()
         with self.forms():
-            tokens = generate(self.runner, requests, chunk_tokens, self._recorder.observe)
+            tokens = generate(self.runner, requests, chunk_tokens, self._recorder.observe, self.steps_in_flight)
         return tokens, self._recorder.drawn_from
 
     def poison(self, pages: slice = slice(None)) -> None:

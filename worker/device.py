@@ -4,17 +4,19 @@ import importlib
 import importlib.util
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from pypto_serving.process.start_up import StartUpError
 from worker.first_line import first_line
 from worker.host_memory import free_host_bytes
 from worker.lanes.batch import Hidden
+from worker.transfers import HostCopies, stay_on_host
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,15 @@ class Device:
             return free_host_bytes()
         free, _total = _runtime(self.kind).mem_get_info(self.torch_device)
         return int(free)
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> HostCopies:
+        """See worker.transfers.CopyToHost."""
+        if self.kind == "cpu":
+            return stay_on_host(tensors)
+        copies = tuple(torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors)
+        copied = _runtime(self.kind).Event(blocking=True)
+        copied.record()
+        return HostCopies(copies, copied.synchronize)
 
     def new_capture(self) -> "GraphCapture":
         """Captures graphs of an accelerator, all with one common memory."""

@@ -81,7 +81,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     )
     cache = _allocate_cache(model, device, limits, config.num_pages)
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
-    runner = _make_runner(model, cache, limits, graphs)
+    runner = _make_runner(model, cache, limits, graphs, device)
     _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
     return LoadedRunner(
         runner=runner,
@@ -143,9 +143,9 @@ def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Dev
     return DecodeGraphs(model.forward, cache, graph_shapes(limits, by_length), device.new_capture())
 
 
-def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None) -> ModelRunner:
+def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None, device: Device) -> ModelRunner:
     try:
-        return ModelRunner(model, cache, limits, graphs)
+        return ModelRunner(model, cache, limits, graphs, device.copy_to_host)
     except MemoryError:
         lanes = f"{limits.max_lanes:,} lanes of {limits.max_model_len:,} tokens"
         raise StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1) from None

@@ -1,33 +1,31 @@
 """Executes steps: one forward over the lanes that run, then one token for each lane that samples."""
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pypto_serving.wire.columns import Ids
-from pypto_serving.wire.generations import Generations
 from worker.cache.kv_cache import KVCache
 from worker.graphs.decode_graphs import DecodeGraphs
 from worker.lanes.batch import Batch, BatchBuilder, BatchColumns, Hidden
-from worker.lanes.lane_table import LaneTable
-from worker.lanes.step_rules import Ints, Run
+from worker.lanes.lane_table import LaneOutcomes, LaneTable
+from worker.lanes.step_rules import Bools, Ints, Run
 from worker.limits import RunnerLimits
-from worker.sampling.logprobs import PromptRows, report_prompt, report_tokens
+from worker.sampling.logprobs import PromptRows, RowLogprobs, TokenRows
 from worker.sampling.sampler import SampledTokens, sample
-from worker.sampling.sampling_rows import SamplingRows
 from worker.step import LaneError, StepInput, StepOutput
+from worker.transfers import CopyToHost, HostCopies, stay_on_host
 from worker.warm_up import check_warm_up, warm_up_steps
 
 _NOTHING_TO_DRAW = "no token can be drawn at index {}: mask and minimum length exclude all of them"
 _NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
 _STATE_NOT_FINITE = "the model can not go on from the token at index {}: its hidden state behind the last layer is not finite"
 
-_NO_IDS: Ids = np.empty(0, dtype=np.uint32)
-_NO_GENERATIONS: Generations = np.empty(0, dtype=np.int64)
+_NOTHING = Hidden(torch.empty(0, 0), torch.empty(0, dtype=torch.bool))
 
 
 class ForwardModel(Protocol):
@@ -40,72 +38,134 @@ class ForwardModel(Protocol):
         """Float32 logits [n, vocab] of some wanted rows [n, hidden]."""
 
 
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step that was launched, and whose results are on their way to the host."""
+
+    step: StepInput
+    run: Run
+    generations: Ints  # [B]: of the lanes that run
+    void: Bools  # [B]: whether a lane ended with the step before: what it computed here does not count
+    token_rows: TokenRows
+    prompt_rows: PromptRows
+    results: HostCopies  # Hidden.finite, SampledTokens, and RowLogprobs of tokens and of prompts
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the results were there at once."""
+        return self.results.wait is None
+
+    def wait(self) -> None:
+        """Wait until the results are there; any thread may."""
+        if self.results.wait is not None:
+            self.results.wait()
+
+
 class ModelRunner:
     """The model, its cache and the lanes. Everything here runs on the one thread that owns the device.
+
+    A step is launched, and collected when its results are on the host. On a device with its own stream one more may be launched in
+    between, which is fed there with the tokens that the host has not read:
+
+        host    launch 1 | launch 2 | collect 1 | launch 3 | collect 2 | ...
+        device             1 ..................... 2 ................... 3 ...
 
     Steps that only decode replay one of `graphs`, where there are any; a step with a chunk of a prompt launches every kernel by itself.
     """
 
-    def __init__(self, model: ForwardModel, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None = None) -> None:
+    def __init__(
+        self,
+        model: ForwardModel,
+        cache: KVCache,
+        limits: RunnerLimits,
+        graphs: DecodeGraphs | None = None,
+        copy_to_host: CopyToHost = stay_on_host,
+    ) -> None:
         self._model = model
         self._cache = cache
         self._limits = limits
         self._graphs = graphs
+        self._copy_to_host = copy_to_host
+        self._device = cache.keys[0].device
         self._lanes = LaneTable(limits, cache.groups)
-        self._batches = BatchBuilder(cache.keys[0].device)
+        self._batches = BatchBuilder(self._device)
+        self._pending: deque[PendingStep] = deque()
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Launch `step` and collect it."""
+        return self.collect(self.launch(step))
 
     @torch.inference_mode()
-    def execute(self, step: StepInput) -> StepOutput:
-        """Apply `step`, compute and sample.
+    def launch(self, step: StepInput) -> PendingStep:
+        """Apply `step`, compute and sample; at most one step before it may still be pending.
 
         Raises InvalidStep before any effect when the step breaks a rule. After any other exception only `reset` may follow.
         """
+        assert len(self._pending) <= 1
         run = self._lanes.apply(step)
-        if not len(run.lanes):
-            return StepOutput(step.step_id, _NO_IDS, _NO_GENERATIONS, _NO_IDS, self._lanes.digest)
-        prompt = PromptRows.of(run, self._lanes)
-        wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt.rows))
-        self._lanes.advance(run)
-        lanes = run.lanes[run.samples]
+        lanes, prompt_rows = run.lanes[run.samples], PromptRows.of(run, self._lanes)
+        wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt_rows.rows)) if len(run.lanes) else _NOTHING
         rows = self._lanes.sampling_rows(lanes, step.masks)
-        logits = self._model.logits(wanted[: len(lanes)])
-        sampled = sample(logits, rows)
-        spoiled = run.first_positions(~finite.cpu().numpy())
-        sampled = replace(sampled, failed=sampled.failed | (spoiled >= 0)[run.samples])
-        self._lanes.append(lanes[~sampled.failed], sampled.token_ids[~sampled.failed])
-        self._lanes.end(np.concatenate([lanes[sampled.failed], run.lanes[spoiled >= 0]]))
+        self._lanes.advance(run)
+        logits = self._model.logits(wanted[: len(lanes)]) if len(lanes) else _NOTHING.wanted
+        sampled, token_rows = sample(logits, rows), TokenRows.of(rows.columns)
+        told = token_rows.compute(logits, sampled.token_ids)
+        # The wanted rows last until the next launch only.
+        prompt_told = prompt_rows.compute(
+            lambda first, last: self._model.logits(wanted[len(lanes) + first : len(lanes) + last]), self._device
+        )
+        pending = PendingStep(
+            step=step,
+            run=run,
+            generations=self._lanes.generations[run.lanes],
+            void=np.zeros(len(run.lanes), dtype=np.bool_),
+            token_rows=token_rows,
+            prompt_rows=prompt_rows,
+            results=self._copy_to_host((finite, *sampled.tensors, *told.tensors, *prompt_told.tensors)),
+        )
+        if not pending.is_ready:
+            self._lanes.leave_unread(lanes, sampled.token_ids)
+        self._pending.append(pending)
+        return pending
+
+    def collect(self, pending: PendingStep) -> StepOutput:
+        """What came of the oldest step that is pending; waits for it. After an exception only `reset` may follow."""
+        assert pending is self._pending[0]
+        pending.wait()
+        self._pending.popleft()
+        run, void, (finite, *tensors) = pending.run, pending.void, pending.results.tensors
+        sampled, told, prompt_told = SampledTokens(*tensors[:3]), RowLogprobs(*tensors[3:6]), RowLogprobs(*tensors[6:])
+        spoiled = np.where(void, -1, run.first_positions(~finite.numpy()))
+        drawn = run.samples & ~void & (spoiled < 0)
+        not_drawn = drawn.copy()
+        not_drawn[run.samples] &= sampled.failed.numpy()
+        drawn &= ~not_drawn
+        token_ids = np.zeros(len(run.lanes), dtype=np.int64)
+        token_ids[run.samples] = sampled.token_ids.numpy()
+        outcomes = LaneOutcomes(run.lanes, pending.generations, run.starts + run.counts, token_ids, drawn, not_drawn | (spoiled >= 0))
+        ended = self._lanes.settle(pending.step, outcomes)
+        for later in self._pending:
+            later.void[np.isin(later.run.lanes, ended)] = True
+        excluded = not_drawn.copy()
+        excluded[run.samples] &= sampled.excluded.numpy()
         return StepOutput(
-            step_id=step.step_id,
-            lanes=lanes[~sampled.failed].astype(np.uint32),
-            generations=self._lanes.generations[lanes[~sampled.failed]],
-            token_ids=sampled.token_ids[~sampled.failed].astype(np.uint32),
+            step_id=pending.step.step_id,
+            lanes=run.lanes[drawn].astype(np.uint32),
+            generations=pending.generations[drawn],
+            token_ids=token_ids[drawn].astype(np.uint32),
             digest=self._lanes.digest,
-            logprobs=report_tokens(logits, lanes, sampled, rows.columns),
-            prompt_logprobs=report_prompt(
-                lambda first, last: self._model.logits(wanted[len(lanes) + first : len(lanes) + last]), prompt, run, self._lanes
-            ),
-            lane_errors=self._lane_errors(run, spoiled, sampled, rows),
+            logprobs=pending.token_rows.report(told, run.lanes[run.samples], drawn[run.samples]),
+            prompt_logprobs=pending.prompt_rows.report(prompt_told, run.lanes[void]),
+            lane_errors=_lane_errors(outcomes, spoiled, excluded),
         )
 
     def _forward(self, columns: BatchColumns) -> Hidden:
         replayed = self._graphs.forward(columns) if self._graphs is not None else None
         return self._model.forward(self._batches.build(columns), self._cache) if replayed is None else replayed
 
-    def _lane_errors(self, run: Run, spoiled: Ints, sampled: SampledTokens, rows: SamplingRows) -> Sequence[LaneError]:
-        """One for each lane of `run` with a hidden state that is not finite, at index `spoiled` (-1: none), or with nothing drawn."""
-        not_drawn = sampled.failed & (spoiled[run.samples] < 0)
-        columns = (run.lanes[run.samples], rows.indices, sampled.excluded)
-        failed = [
-            (lane, (_NOTHING_TO_DRAW if excluded else _NOT_FINITE).format(index), excluded)
-            for lane, index, excluded in zip(*(column[not_drawn].tolist() for column in columns), strict=True)
-        ]
-        at = np.flatnonzero(spoiled >= 0)
-        indices = zip(run.lanes[at].tolist(), spoiled[at].tolist(), strict=True)
-        broken = [(lane, _STATE_NOT_FINITE.format(index), False) for lane, index in indices]
-        return [LaneError(lane, int(self._lanes.generations[lane]), message, excluded) for lane, message, excluded in broken + failed]
-
     def reset(self) -> None:
-        """Forget all lanes. The cache is left as it is: nothing points into it any more."""
+        """Forget all lanes and pending steps. The cache is left as it is: nothing points into it any more."""
+        self._pending.clear()
         self._lanes.clear()
 
     @torch.inference_mode()
@@ -124,3 +184,13 @@ class ModelRunner:
         for step in warm_up_steps(self._limits, self._cache.groups):
             check_warm_up(self.execute(step))
         self.reset()
+
+
+def _lane_errors(outcomes: LaneOutcomes, spoiled: Ints, excluded: Bools) -> Sequence[LaneError]:
+    """One for each lane that failed: at index `spoiled` a hidden state is not finite, or (-1) nothing could be drawn."""
+    columns = (outcomes.lanes, outcomes.generations, outcomes.indices, spoiled, excluded)
+    errors = []
+    for lane, generation, index, at, none_left in zip(*(column[outcomes.failed].tolist() for column in columns), strict=True):
+        not_drawn = (_NOTHING_TO_DRAW if none_left else _NOT_FINITE).format(index)
+        errors.append(LaneError(lane, generation, _STATE_NOT_FINITE.format(at) if at >= 0 else not_drawn, none_left))
+    return errors

@@ -22,5 +22,5 @@ def test_greedy_tokens_are_those_of_the_cpu(accelerator: Accelerator, checkpoint
     on_host = load_model(directory, Placement(torch.float32, torch.device("cpu"), PAGE, PAGE * PAGES_PER_LANE))
     expected = Run(on_host, len(requests))(requests)
     model = accelerator.load(directory, "float32")
-    run = Run(model, len(requests), (GraphShape(16, PAGE * PAGES_PER_LANE),), accelerator.new_capture, accelerator.forms)
+    run = Run(model, len(requests), accelerator, (GraphShape(16, PAGE * PAGES_PER_LANE),))
     assert_same_but_for_ties(run(requests), expected)

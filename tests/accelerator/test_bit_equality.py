@@ -1,4 +1,5 @@
-"""Tokens and logits of a request are the same, bit for bit, in any company, in chunks, over reused pages, readmitted, replayed or not."""
+"""Tokens and logits of a request are the same, bit for bit, in any company, in chunks, over reused pages, readmitted, replayed
+or not, with one step in flight or two."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,17 +30,30 @@ def model(request: pytest.FixtureRequest, accelerator: Accelerator, tiny_checkpo
 
 @pytest.fixture(scope="module")
 def launching(accelerator: Accelerator, model: Model) -> Run:
-    return Run(model, _NUM_LANES, forms=accelerator.forms)
+    return Run(model, _NUM_LANES, accelerator)
 
 
 @pytest.fixture(scope="module")
 def replaying(accelerator: Accelerator, model: Model) -> Run:
     if not model.is_capturable:
         pytest.skip("the experts can not be captured")
-    return Run(model, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms)
+    return Run(model, _NUM_LANES, accelerator, _SHAPES)
 
 
-@pytest.fixture(scope="module", params=["launching", "replaying"])
+@pytest.fixture(scope="module")
+def launching_ahead(accelerator: Accelerator, model: Model) -> Run:
+    """Two steps in flight: the host reads tokens when the next step is launched."""
+    return Run(model, _NUM_LANES, accelerator, steps_in_flight=2)
+
+
+@pytest.fixture(scope="module")
+def replaying_ahead(accelerator: Accelerator, model: Model) -> Run:
+    if not model.is_capturable:
+        pytest.skip("the experts can not be captured")
+    return Run(model, _NUM_LANES, accelerator, _SHAPES, steps_in_flight=2)
+
+
+@pytest.fixture(scope="module", params=["launching", "replaying", "launching_ahead", "replaying_ahead"])
 def run(request: pytest.FixtureRequest, model: Model) -> Run:
     return request.getfixturevalue(request.param)
 
@@ -56,9 +70,10 @@ def alone(launching: Run) -> Drawn:
 @pytest.fixture(autouse=True)
 def count_replays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Whoever replays does replay."""
-    before = request.getfixturevalue("replaying").num_replayed if "replaying" in request.node.name else 0
+    name = next((name for name in ("replaying_ahead", "replaying") if name in request.node.name), None)
+    before = request.getfixturevalue(name).num_replayed if name else 0
     yield
-    assert "replaying" not in request.node.name or request.getfixturevalue("replaying").num_replayed > before
+    assert not name or request.getfixturevalue(name).num_replayed > before
 
 
 @pytest.mark.parametrize("company", [1, 7, 8, 9, 20])
@@ -118,8 +133,8 @@ def _told(run: Run, requests: list[LaneAdmission]) -> list[tuple[object, ...]]:
 def test_windows_change_nothing(accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint, window: int) -> None:
     sliding = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
     model = accelerator.load(tiny_checkpoint("qwen2", "bfloat16", **sliding), "bfloat16")
-    launched = Run(model, 9, forms=accelerator.forms)
-    replayed = Run(model, 9, _SHAPES, accelerator.new_capture, accelerator.forms)
+    launched = Run(model, 9, accelerator)
+    replayed = Run(model, 9, accelerator, _SHAPES)
     alone = launched([request(5, num_groups=2)])
     assert_same(replayed([request(lane, num_groups=2) for lane in range(9)], 7), alone)
 
@@ -138,8 +153,8 @@ def poisonous(accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint, tmp_pat
 @pytest.mark.parametrize("company", [1, 3, 9])
 def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Model, company: int) -> None:
     requests = [request(lane) for lane in range(company)]
-    launched = Run(poisonous, _NUM_LANES, forms=accelerator.forms, warms_up=False)(requests)
-    run = Run(poisonous, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms, warms_up=False)
+    launched = Run(poisonous, _NUM_LANES, accelerator, warms_up=False)(requests)
+    run = Run(poisonous, _NUM_LANES, accelerator, _SHAPES, warms_up=False)
     replayed = run(requests)
     assert run.num_replayed == NUM_GENERATED - 1
     assert all(logits.isfinite().all() for lane in launched[1].values() for logits in lane)
@@ -149,7 +164,7 @@ def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Mode
 def test_sequences_that_no_graph_has_room_for_are_launched(accelerator: Accelerator, model: Model, alone: Drawn) -> None:
     if not model.is_capturable:
         pytest.skip("the experts can not be captured")
-    run = Run(model, _NUM_LANES, (GraphShape(8, PAGE),), accelerator.new_capture, accelerator.forms)
+    run = Run(model, _NUM_LANES, accelerator, (GraphShape(8, PAGE),))
     num_replayed = run.num_replayed
     assert_same(run([request(lane) for lane in range(9)]), alone)
     assert run.num_replayed == num_replayed
@@ -159,8 +174,8 @@ def test_sequences_that_no_graph_has_room_for_are_launched(accelerator: Accelera
 
 def test_small_model_is_the_same_in_company(accelerator: Accelerator, checkpoint: Callable[[str, str], Path]) -> None:
     model = accelerator.load(checkpoint("0.6B", "bfloat16"), "bfloat16")
-    launched = Run(model, _NUM_LANES, forms=accelerator.forms)
-    replayed = Run(model, _NUM_LANES, _SHAPES, accelerator.new_capture, accelerator.forms)
+    launched = Run(model, _NUM_LANES, accelerator)
+    replayed = Run(model, _NUM_LANES, accelerator, _SHAPES)
     alone = launched([request(4)])
     for run in (launched, replayed):
         for company in ([4], range(9), range(_NUM_LANES)):

@@ -24,8 +24,8 @@ def test_decode_step_against_the_floor_of_memory(
     directory = checkpoint(size, "bfloat16")
     model = accelerator.load(directory, "bfloat16")
     shape = GraphShape(rows + -rows % 8, PAGE * PAGES_PER_LANE)
-    launched = _step_seconds(Run(model, rows, forms=accelerator.forms), accelerator, rows)
-    replayed = _step_seconds(Run(model, rows, (shape,), accelerator.new_capture, accelerator.forms), accelerator, rows)
+    launched = _step_seconds(Run(model, rows, accelerator), accelerator, rows)
+    replayed = _step_seconds(Run(model, rows, accelerator, (shape,)), accelerator, rows)
     read_bytes = (directory / "model.safetensors").stat().st_size
     read_bytes += sum(spec.row_bytes * len(spec.layers) for spec in model.cache_groups) * rows * _LENGTH
     floor = read_bytes / _bytes_per_second(accelerator)

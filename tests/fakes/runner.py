@@ -1,6 +1,8 @@
 """A runner without a model."""
 
 import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,10 +10,24 @@ from pypto_serving.wire.columns import Ids
 from worker.step import StepInput, StepOutput
 
 
+@dataclass(eq=False)
+class FakePending:
+    """A step that was launched; it is ready when `ready` is set."""
+
+    output: StepOutput
+    is_ready: bool
+    ready: threading.Event
+
+    def wait(self) -> None:
+        """Wait for `ready`."""
+        assert self.ready.wait(30)
+
+
 class FakeRunner:
     """Answers every admitted lane with token 7 and remembers what it was asked for.
 
-    `gate` holds back steps while it is clear; `failing` names steps that raise.
+    `gate` holds back steps while it is clear; `failing` names steps that raise. With `has_stream` a step is pending until its event in
+    `ready` is set, and `failing_late` names steps that raise when they are collected.
     """
 
     def __init__(self) -> None:
@@ -23,14 +39,20 @@ class FakeRunner:
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
+        self.has_stream = False
+        self.failing_late: set[int] = set()
+        self.ready: dict[int, threading.Event] = defaultdict(threading.Event)
+        self.launched = threading.Semaphore(0)
+        self.pending: deque[FakePending] = deque()
 
     @property
     def step_ids(self) -> list[int]:
         """Ids of the steps that were executed."""
         return [step.step_id for step in self.steps]
 
-    def execute(self, step: StepInput) -> StepOutput:
+    def launch(self, step: StepInput) -> FakePending:
         """Sample token 7 on every lane that the step admits."""
+        assert len(self.pending) <= 1
         self.steps.append(step)
         self.threads.add(threading.current_thread().name)
         self.entered.set()
@@ -39,10 +61,24 @@ class FakeRunner:
             raise ValueError(f"step {step.step_id} is cursed")
         lanes = [admission.lane for admission in step.admissions]
         generations = [admission.generation for admission in step.admissions]
-        return StepOutput(step.step_id, _column(lanes), _column(generations), _column([7] * len(lanes)), digest=step.step_id)
+        output = StepOutput(step.step_id, _column(lanes), _column(generations), _column([7] * len(lanes)), digest=step.step_id)
+        self.pending.append(FakePending(output, not self.has_stream, self.ready[step.step_id]))
+        self.launched.release()
+        return self.pending[-1]
+
+    def collect(self, pending: FakePending) -> StepOutput:
+        """What was sampled."""
+        assert pending is self.pending[0]
+        if not pending.is_ready:
+            pending.wait()
+        self.pending.popleft()
+        if pending.output.step_id in self.failing_late:
+            raise RuntimeError(f"step {pending.output.step_id} went wrong")
+        return pending.output
 
     def reset(self) -> None:
         """Count resets."""
+        self.pending.clear()
         self.num_resets += 1
         if self.reset_fails:
             raise RuntimeError("device lost")

@@ -1,12 +1,13 @@
 """Builders of worker steps, and a client that keeps a runner busy."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pypto_serving.wire.columns import Ids
-from worker.runner import ModelRunner
+from worker.runner import ModelRunner, PendingStep
 from worker.step import LaneAdmission, LaneSampling, StepInput, StepOutput
 
 _COLUMNS = ("released_lanes", "trimmed_lanes", "trimmed_groups", "trimmed_entries", "grown_lanes", "grown_groups", "grown_pages")
@@ -46,35 +47,53 @@ def drawn(output: StepOutput) -> dict[int, int]:
 
 
 class Lane:
-    """A sequence that a client has in a lane of a runner."""
+    """A sequence that a client has in a lane of a runner. It counts tokens that are drawn before it knows them."""
 
     def __init__(self, request: LaneAdmission, chunk_tokens: int) -> None:
         self.admission = request
-        self.token_ids = request.token_ids.tolist()
+        self.num_tokens = len(request.token_ids)
         self.num_computed = request.num_computed_tokens
         self.chunk_tokens = chunk_tokens
+        self.token_ids = request.token_ids.tolist()
 
-    def next_chunk(self) -> int:
-        """Tokens that run next."""
-        return min(len(self.token_ids) - self.num_computed, self.chunk_tokens)
+    @property
+    def is_live(self) -> bool:
+        """Whether tokens are still to be drawn."""
+        return self.num_tokens < self.admission.final_length
+
+    def run(self) -> int:
+        """Run the next chunk; returns its tokens."""
+        count = min(self.num_tokens - self.num_computed, self.chunk_tokens)
+        self.num_computed += count
+        self.num_tokens += self.num_computed == self.num_tokens
+        return count
 
 
 def generate(
-    runner: ModelRunner, admissions: Sequence[LaneAdmission], chunk_tokens: int = 1000, observe: Callable[[StepOutput], None] | None = None
+    runner: ModelRunner,
+    admissions: Sequence[LaneAdmission],
+    chunk_tokens: int = 1000,
+    observe: Callable[[StepOutput], None] | None = None,
+    steps_in_flight: int = 1,
 ) -> dict[int, list[int]]:
     """Run all lanes to their final lengths, chunk by chunk, then release them; returns the generated tokens of each."""
     lanes = {request.lane: Lane(request, chunk_tokens) for request in admissions}
-    waiting, step_id = list(admissions), 0
-    while live := [lane for lane in lanes.values() if len(lane.token_ids) < lane.admission.final_length]:
-        step_id += 1
-        chunks = {lane.admission.lane: lane.next_chunk() for lane in live}
-        output = runner.execute(step(step_id, chunks, admissions=waiting))
-        waiting = []
+    waiting, pending, step_id = list(admissions), deque[PendingStep](), 0
+
+    def collect() -> None:
+        output = runner.collect(pending.popleft())
         if observe is not None:
             observe(output)
-        for lane in live:
-            lane.num_computed += chunks[lane.admission.lane]
         for number, token_id in drawn(output).items():
             lanes[number].token_ids.append(token_id)
-    runner.execute(step(step_id + 1, released_lanes=list(lanes)))
+
+    while live := [lane for lane in lanes.values() if lane.is_live]:
+        step_id += 1
+        pending.append(runner.launch(step(step_id, {lane.admission.lane: lane.run() for lane in live}, admissions=waiting)))
+        waiting = []
+        if len(pending) == steps_in_flight:
+            collect()
+    pending.append(runner.launch(step(step_id + 1, released_lanes=list(lanes))))
+    while pending:
+        collect()
     return {number: lane.token_ids[lane.admission.num_prompt_tokens :] for number, lane in lanes.items()}

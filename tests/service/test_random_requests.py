@@ -86,10 +86,10 @@ class Watch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, step: StepInput) -> Any:
+    def launch(self, step: StepInput) -> Any:
         for admission in step.admissions:
             self.complaints += [f"{what}: {admission}" for what, holds in _checks(admission).items() if not holds]
-        return self._runner.execute(step)
+        return self._runner.launch(step)
 
 
 def _checks(admission: LaneAdmission) -> dict[str, bool]:

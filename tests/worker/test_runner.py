@@ -4,15 +4,27 @@ import numpy as np
 import pytest
 from fakes.model import FakeModel, constant_logits, hashed_logits, limits, scripted_logits, token_cache
 from fakes.steps import admission, drawn, generate, ids, step
+from fakes.twin_runner import TwinRunner
 
 from pypto_serving.wire.digest import StateDigest
 from worker.lanes.step_rules import InvalidStep
 from worker.runner import ModelRunner
 from worker.step import LaneError, LaneSampling
 
+_twins = []
+
+
+@pytest.fixture(autouse=True)
+def finish_twins():
+    """Whatever a test has a runner do comes out the same with two steps in flight."""
+    yield
+    while _twins:
+        _twins.pop().finish()
+
 
 def _runner(logits=None, **bounds):
-    return ModelRunner(FakeModel(logits or hashed_logits()), token_cache(), limits(**bounds))
+    _twins.append(TwinRunner(FakeModel(logits or hashed_logits()), token_cache(), limits(**bounds)))
+    return _twins[-1]
 
 
 def _greedy(token_ids):

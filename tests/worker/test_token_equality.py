@@ -5,6 +5,7 @@ import pytest
 import torch
 from fakes.recording_model import RecordingModel
 from fakes.steps import admission, drawn, generate, ids, step
+from fakes.stream import LateCopies, StreamModel
 
 from worker.limits import RunnerLimits
 from worker.models.model import Placement
@@ -68,10 +69,21 @@ def test_chunks_change_nothing(model, alone, chunk_tokens):
     _assert_same(_run(model, [_request(lane) for lane in _LANES], chunk_tokens), alone)
 
 
+@pytest.mark.parametrize(("chunk_tokens", "num_generated"), [(1000, 0), (7, 0), (16, 5)])
+def test_two_steps_in_flight_change_nothing(model, alone, chunk_tokens, num_generated):
+    recorder, bounds = RecordingModel(model), RunnerLimits(model.description.vocab_size, _PAGE * _PAGES_PER_LANE, _NUM_LANES, 4096)
+    cache = model.allocate_cache([_NUM_LANES * _PAGES_PER_LANE])
+    runner = ModelRunner(StreamModel(recorder), cache, bounds, copy_to_host=LateCopies())
+    requests = [_request(lane, alone[lane][0][:num_generated]) for lane in _LANES]
+    tokens = generate(runner, requests, chunk_tokens, recorder.observe, steps_in_flight=2)
+    _assert_same((tokens, recorder.drawn_from), alone, num_generated)
+
+
 @pytest.mark.parametrize("num_computed", [1, 16, 19])
 def test_reused_pages_change_nothing(model, alone, num_computed):
     runner, recorder = _runner(model)
     generate(runner, [_request(lane) for lane in _LANES], 7)
+    recorder.clear()
     again = [_request(lane, num_computed_tokens=num_computed, generation=1) for lane in _LANES]
     _assert_same((generate(runner, again, 7, recorder.observe), recorder.drawn_from), alone)
 

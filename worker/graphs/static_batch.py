@@ -6,6 +6,7 @@ import torch
 from worker.cache.kv_cache import KVCache
 from worker.graphs.shapes import GraphShape
 from worker.lanes.batch import Batch, BatchColumns
+from worker.transfers import to_device
 
 
 class StaticBatch:
@@ -35,14 +36,16 @@ class StaticBatch:
         )
 
     def load(self, columns: BatchColumns) -> None:
-        """Put a decode step that fits into the buffers."""
-        num_rows = len(columns.token_ids)
+        """Put a decode step that fits into the buffers, behind what was launched over them."""
+        num_rows, device = len(columns.token_ids), self._columns.device
         packed = self._padding.copy()
         for line, column in zip(packed, (columns.token_ids, columns.positions, columns.logit_rows, *columns.slots), strict=True):
             line[: len(column)] = column
-        self._columns.copy_(torch.from_numpy(packed))
+        self._columns.copy_(to_device(packed, device))
+        if columns.unread is not None:
+            columns.unread.put(self.batch.token_ids)
         starts = np.arange(len(self.batch.query_starts), dtype=np.int32)
-        self.batch.query_starts.copy_(torch.from_numpy(np.minimum(starts, num_rows)))
+        self.batch.query_starts.copy_(to_device(np.minimum(starts, num_rows), device))
         for buffer, table in zip(self.batch.page_tables, columns.page_tables, strict=True):
             buffer.fill_(-1)
-            buffer[:num_rows, : table.shape[1]].copy_(torch.from_numpy(table))
+            buffer[:num_rows, : table.shape[1]].copy_(to_device(table, device))

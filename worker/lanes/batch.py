@@ -10,19 +10,22 @@ from torch import Tensor
 
 from worker.lanes.lane_table import LaneTable
 from worker.lanes.step_rules import Ints, Run
+from worker.lanes.unread_tokens import UnreadTokens
+from worker.transfers import to_device
 
 
 @dataclass(frozen=True, slots=True)
 class BatchColumns:
     """T token rows of B sequences, S of which want logits, without padding."""
 
-    token_ids: Ints  # [T]
+    token_ids: Ints  # [T]; those of rows in `unread` mean nothing
     positions: Ints  # [T]: index of the token in its sequence
     slots: tuple[Ints, ...]  # per cache group [T]: page * page_tokens + offset
     page_tables: tuple[npt.NDArray[np.int32], ...]  # per cache group [B, P], as far as the rows reach; -1 where there is no page any more
     row_ends: Ints  # [B]: the row after the last of each sequence
     logit_rows: Ints  # [S], indices into T
     max_tokens: int  # of a sequence, these rows among them
+    unread: UnreadTokens | None = None
 
     @classmethod
     def of(cls, run: Run, lanes: LaneTable, prompt_rows: Ints) -> "BatchColumns":
@@ -38,6 +41,7 @@ class BatchColumns:
             row_ends=run.row_ends,
             logit_rows=np.concatenate([run.row_ends[run.samples] - 1, prompt_rows]),
             max_tokens=max_tokens,
+            unread=lanes.unread(row_lanes, run.positions),
         )
 
     @property
@@ -77,14 +81,14 @@ class BatchBuilder:
 
     def build(self, columns: BatchColumns) -> Batch:
         """The batch, without padding."""
+        token_ids = to_device(columns.token_ids, self._device)
+        if columns.unread is not None:
+            columns.unread.put(token_ids)
         return Batch(
-            token_ids=self._send(columns.token_ids),
-            positions=self._send(columns.positions),
-            slots=tuple(self._send(slots) for slots in columns.slots),
-            page_tables=tuple(self._send(table) for table in columns.page_tables),
-            query_starts=self._send(np.concatenate([[0], columns.row_ends]).astype(np.int32)),
-            logit_rows=self._send(columns.logit_rows),
+            token_ids=token_ids,
+            positions=to_device(columns.positions, self._device),
+            slots=tuple(to_device(slots, self._device) for slots in columns.slots),
+            page_tables=tuple(to_device(table, self._device) for table in columns.page_tables),
+            query_starts=to_device(np.concatenate([[0], columns.row_ends]).astype(np.int32), self._device),
+            logit_rows=to_device(columns.logit_rows, self._device),
         )
-
-    def _send(self, array: npt.NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)

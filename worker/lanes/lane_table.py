@@ -1,26 +1,48 @@
 """The lanes of a worker: everything it keeps about live sequences."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from pypto_serving.wire.digest import StateDigest
 from worker.lanes.page_table import PageTables
 from worker.lanes.step_rules import Bools, Ints, LaneRecords, Run, StepRules, lane_records
 from worker.lanes.token_entries import LaneTokenLists
+from worker.lanes.unread_tokens import UnreadTokens
 from worker.limits import RunnerLimits
 from worker.sampling.sampling_rows import SamplingColumns, SamplingRows, SamplingTable, TokenMasks
 from worker.step import CacheGroup, StepInput
 
 
+@dataclass(frozen=True, slots=True)
+class LaneOutcomes:
+    """What became of the lanes of a run, as the host reads it."""
+
+    lanes: Ints  # [B]
+    generations: Ints  # [B]
+    indices: Ints  # [B]: of the token that is drawn, in its sequence
+    token_ids: Ints  # [B]
+    drawn: Bools  # [B]: whether there is one
+    failed: Bools  # [B]: whether the lane can not go on
+
+    def only(self, wanted: Bools) -> "LaneOutcomes":
+        """Those of the lanes marked in `wanted`."""
+        return LaneOutcomes(*(getattr(self, name)[wanted] for name in LaneOutcomes.__slots__))
+
+
 class LaneTable:
     """State of every lane in columns. One thread owns it.
 
-    A step is checked against a copy of the small columns; tokens, pages and digest follow once it is known to be valid.
+    A step is checked against a copy of the small columns; tokens and pages follow once it is known to be valid.
 
            released              admitted            end token, final length, lane error
         FREE <------- any ... FREE -------> RUNNING ------------------------------------> ENDED (runs nothing until released)
+
+    A step is applied and advanced when it is launched, and settled when the host has read what was drawn. One more step may be launched in
+    between: it takes every lane that draws for one that goes on. So the digest, which needs the tokens, follows when a step is settled.
     """
 
     def __init__(self, limits: RunnerLimits, groups: Sequence[CacheGroup]) -> None:
@@ -31,11 +53,12 @@ class LaneTable:
         self._end_tokens = LaneTokenLists(limits.max_lanes)
         self._sampling = SamplingTable(limits.max_lanes)
         self._digest = StateDigest(limits.max_lanes, len(groups))
+        self._unread: tuple[Ints, Tensor] | None = None  # by lane, the place of its last token in the other, -1: the host knows it
         self.pages = PageTables(limits.max_lanes, groups, self._rules.max_table_lengths)
 
     @property
     def digest(self) -> int:
-        """Hash of the state."""
+        """Hash of the state as far as it is settled."""
         return self._digest.value
 
     @property
@@ -49,38 +72,53 @@ class LaneTable:
         records = self._records.copy()
         run = self._rules.apply(records, step)
         self._records = records
-        self._digest.release(step.released_lanes)
         for admission in step.admissions:
             lane = admission.lane
             self._tokens[lane, : len(admission.token_ids)] = admission.token_ids
             self._end_tokens.put(lane, admission.end_token_ids)
             self._sampling.admit(admission)
             self.pages.admit(lane, admission.partition, admission.page_tables)
-            self._digest.admit(lane, admission.generation, admission.token_ids, admission.page_tables)
+            if self._unread is not None:
+                self._unread[0][lane] = -1
         self.pages.trim(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries)
-        self._digest.trim(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries)
         self.pages.grow(step.grown_lanes, step.grown_groups, step.grown_pages)
-        self._digest.grow(step.grown_lanes, step.grown_groups, step.grown_pages)
         return run
 
     def advance(self, run: Run) -> None:
-        """Note that `run` has been computed."""
+        """Note that `run` is computed and that every lane of it that samples gets a token; the final length ends a lane."""
         self._records["num_computed"][run.lanes] += run.counts
-
-    def append(self, lanes: Ints, token_ids: Ints) -> None:
-        """Append one drawn token to each of `lanes`; an end token or the final length ends the lane."""
-        self._tokens[lanes, self._records["num_tokens"][lanes]] = token_ids
+        lanes = run.lanes[run.samples]
         self._records["num_tokens"][lanes] += 1
-        self._sampling.append(lanes, token_ids)
-        self._digest.append(lanes.astype(np.uint32), token_ids.astype(np.uint32))
-        ends = self._end_tokens.gather(lanes)
-        ended = self._records["num_tokens"][lanes] >= self._records["final_length"][lanes]
-        ended[ends.rows[token_ids[ends.rows] == ends.token_ids]] = True
-        self._records["ended"][lanes[ended]] = True
+        self._records["ended"][lanes] = self._records["num_tokens"][lanes] >= self._records["final_length"][lanes]
 
-    def end(self, lanes: Ints) -> None:
-        """Note that `lanes` can not go on."""
-        self._records["ended"][lanes] = True
+    def leave_unread(self, lanes: Ints, token_ids: Tensor) -> None:
+        """Let the next step take the last token of each of `lanes` from `token_ids` [lanes] on the device."""
+        places = np.full(len(self._records), -1)
+        places[lanes] = np.arange(len(lanes))
+        self._unread = places, token_ids
+
+    def settle(self, step: StepInput, outcomes: LaneOutcomes) -> Ints:
+        """Take in what came of `step`; every step is settled, in order. Returns the lanes that end with an end token or have failed."""
+        self._settle_digest(step, outcomes.only(outcomes.drawn))
+        # A step launched since may have given a lane to another sequence.
+        lanes = outcomes.lanes
+        here = self._records["live"][lanes] & (self._records["generation"][lanes] == outcomes.generations)
+        drawn = outcomes.only(here & outcomes.drawn)
+        self._tokens[drawn.lanes, drawn.indices] = drawn.token_ids
+        self._sampling.append(drawn.lanes, drawn.token_ids)
+        ends = self._end_tokens.gather(drawn.lanes)
+        at_end = ends.rows[drawn.token_ids[ends.rows] == ends.token_ids]
+        ended = np.concatenate([drawn.lanes[at_end], lanes[here & outcomes.failed]])
+        self._records["ended"][ended] = True
+        return ended
+
+    def _settle_digest(self, step: StepInput, drawn: LaneOutcomes) -> None:
+        self._digest.release(step.released_lanes)
+        for admission in step.admissions:
+            self._digest.admit(admission.lane, admission.generation, admission.token_ids, admission.page_tables)
+        self._digest.trim(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries)
+        self._digest.grow(step.grown_lanes, step.grown_groups, step.grown_pages)
+        self._digest.append(drawn.lanes.astype(np.uint32), drawn.token_ids.astype(np.uint32))
 
     def clear(self) -> None:
         """Forget everything, generations too."""
@@ -88,10 +126,20 @@ class LaneTable:
         self._end_tokens.clear()
         self._sampling.clear()
         self._digest.clear()
+        self._unread = None
 
     def token_ids(self, lanes: Ints, positions: Ints) -> Ints:
-        """The known tokens of `lanes` at `positions`."""
+        """The tokens of `lanes` at `positions`, as far as the host knows them."""
         return self._tokens[lanes, positions].astype(np.int64)
+
+    def unread(self, lanes: Ints, positions: Ints) -> UnreadTokens | None:
+        """Which of the tokens of `lanes` at `positions` only the device knows."""
+        if self._unread is None:
+            return None
+        places, token_ids = self._unread
+        sources = np.where(positions == self._records["num_tokens"][lanes] - 1, places[lanes], -1)
+        rows = np.flatnonzero(sources >= 0)
+        return UnreadTokens(rows, sources[rows], token_ids) if len(rows) else None
 
     def sampling_columns(self, lanes: Ints) -> SamplingColumns:
         """Sampling parameters of `lanes`."""
@@ -109,6 +157,7 @@ class LaneTable:
             banned=ends.only((num_tokens < self._records["min_length"][lanes])[ends.rows]),
             biases=self._sampling.biases(lanes),
             history=self._sampling.history(lanes),
+            unread=self.unread(lanes, np.where(columns.penalised, num_tokens - 1, -1)),
             masks=TokenMasks.unpack(masked, [masks[lane] for lane in lanes[masked].tolist()]),
         )
 

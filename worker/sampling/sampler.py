@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from kernels import ops
-from worker.lanes.step_rules import Bools, Ints
+from worker.lanes.step_rules import Ints
 from worker.lanes.token_entries import TokenEntries
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampling_rows import SamplingColumns, SamplingRows
+from worker.transfers import to_device
 
 #: Smaller temperatures are greedy: logits divided by them would leave the range of float32.
 MIN_TEMPERATURE = 1e-5
@@ -33,25 +34,31 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """Outcome of each row."""
+    """Outcome of each row, where the logits are or copied to the host."""
 
-    token_ids: Ints
-    failed: Bools  # rows without a single token that could be drawn; their token ids mean nothing
-    excluded: Bools  # failed rows of sound logits: mask and minimum length left nothing; bias and penalties never do
+    token_ids: Tensor  # [rows] int64
+    failed: Tensor  # [rows] bool: rows without a single token that could be drawn; their token ids mean nothing, but are in range
+    excluded: Tensor  # [rows] bool: failed rows of sound logits: mask and minimum length left nothing; bias and penalties never do
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All of it, in the order of the fields."""
+        return self.token_ids, self.failed, self.excluded
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
-    """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are."""
+    """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are. On an accelerator nothing waits for it."""
     if not len(logits):
-        return SampledTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.bool_))
+        nothing = torch.empty(0, dtype=torch.int64, device=logits.device)
+        return SampledTokens(nothing, nothing.bool(), nothing.bool())
     scores = _steer(logits, rows)
     sound = logits.amax(dim=-1).isfinite()
     excluded = sound & scores.amax(dim=-1).isneginf()
     random_rows = np.flatnonzero(rows.columns.temperature >= MIN_TEMPERATURE)
     token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(sound, dtype=torch.int64)
     if len(random_rows):
-        token_ids[torch.from_numpy(random_rows).to(logits.device)] = _draw(scores, rows, random_rows)
-    return SampledTokens(token_ids.cpu().numpy(), (excluded | ~sound).cpu().numpy(), excluded.cpu().numpy())
+        token_ids[to_device(random_rows, logits.device)] = _draw(scores, rows, random_rows)
+    return SampledTokens(token_ids, excluded | ~sound, excluded)
 
 
 def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
@@ -74,8 +81,7 @@ def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
 
 
 def _mask(scores: Tensor, rows: SamplingRows) -> None:
-    places = torch.from_numpy(rows.masks.rows).to(scores.device)
-    packed = torch.from_numpy(rows.masks.allowed).to(scores.device)
+    places, packed = to_device(rows.masks.rows, scores.device), to_device(rows.masks.allowed, scores.device)
     bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1
     allowed = bits.flatten(1)[:, : scores.shape[-1]].bool()
     scores[places] = scores[places].masked_fill(~allowed, _NEVER)
@@ -84,13 +90,29 @@ def _mask(scores: Tensor, rows: SamplingRows) -> None:
 def _penalise(scores: Tensor, rows: SamplingRows) -> None:
     """Formulas as in vLLM: the repetition penalty divides positive scores and multiplies negative ones."""
     entry_rows, token_ids, counts = _send(rows.history, scores.device)
+    if rows.unread is not None:
+        last = torch.full((len(scores),), -1, device=scores.device)
+        rows.unread.put(last)
+        entry_rows, token_ids, counts = _count_last(entry_rows, token_ids, counts, last, to_device(rows.unread.rows, scores.device))
     repetition, frequency, presence = (
-        torch.from_numpy(column[rows.history.rows]).to(scores.device)
+        to_device(column.copy(), scores.device)[entry_rows]
         for column in (rows.columns.repetition_penalty, rows.columns.frequency_penalty, rows.columns.presence_penalty)
     )
     before = scores[entry_rows, token_ids]
     scaled = _bounded(torch.where(before > 0, before / repetition, before * repetition), before)
     scores[entry_rows, token_ids] = _bounded(scaled - frequency * counts - presence * (counts > 0), before)
+
+
+def _count_last(entry_rows: Tensor, token_ids: Tensor, counts: Tensor, last: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries with one token more in each of the rows `places`: its `last` [rows]. If it is known, two entries say the same."""
+    again = token_ids == last[entry_rows]
+    counts = counts + again
+    total = torch.zeros_like(last, dtype=counts.dtype).index_add(0, entry_rows, counts.where(again, 0.0))
+    return (
+        torch.cat([entry_rows, places]),
+        torch.cat([token_ids, last[places]]),
+        torch.cat([counts, total[places].clamp(min=1)]),
+    )
 
 
 def _bounded(values: Tensor, before: Tensor) -> Tensor:
@@ -100,8 +122,8 @@ def _bounded(values: Tensor, before: Tensor) -> Tensor:
 
 def _draw(scores: Tensor, rows: SamplingRows, drawn: Ints) -> Tensor:
     """Draw for the rows `drawn` of `scores` [rows, vocab], a block at a time; returns token ids."""
-    places = torch.from_numpy(drawn).to(scores.device)
-    points = torch.from_numpy(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN)).to(scores.device)[:, None]
+    places = to_device(drawn, scores.device)
+    points = to_device(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.device)[:, None]
     blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(drawn), _BLOCK_ROWS)]
     return torch.cat([_draw_block(scores[places[block]], rows.columns, drawn[block], points[block]) for block in blocks])
 
@@ -110,14 +132,14 @@ def _draw_block(scores: Tensor, columns: SamplingColumns, block: Ints, points: T
     """Draw from `scores` [rows of the block, vocab] at `points` [rows of the block, 1] in (0, 1); returns token ids."""
     device, vocab_size = scores.device, scores.shape[-1]
     # The largest score becomes 0: no temperature makes an infinite one of it.
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / torch.from_numpy(columns.temperature[block]).to(device)[:, None]
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / to_device(columns.temperature[block], device)[:, None]
     weights = scores.softmax(dim=-1)
     if columns.min_p[block].any():
-        least = torch.from_numpy(columns.min_p[block]).to(device)[:, None] * weights.amax(dim=-1, keepdim=True)
+        least = to_device(columns.min_p[block], device)[:, None] * weights.amax(dim=-1, keepdim=True)
         weights = scores.masked_fill(weights < least, _NEVER).softmax(dim=-1)
     top_k = np.where((columns.top_k[block] == 0) | (columns.top_k[block] > vocab_size), vocab_size, columns.top_k[block])
-    cuts = _Cuts(torch.from_numpy(top_k).to(device)[:, None], torch.from_numpy(columns.top_p[block]).to(device)[:, None])
-    filtered = torch.from_numpy(np.flatnonzero((top_k < vocab_size) | (columns.top_p[block] < 1))).to(device)
+    cuts = _Cuts(to_device(top_k, device)[:, None], to_device(columns.top_p[block], device)[:, None])
+    filtered = to_device(np.flatnonzero((top_k < vocab_size) | (columns.top_p[block] < 1)), device)
     if len(filtered):
         weights[filtered] = _filter(_at(weights, filtered), cuts.of(filtered))
     return _invert(weights, points)
@@ -150,6 +172,8 @@ class _Cuts:
 
 def _filter(weights: Tensor, cuts: _Cuts) -> Tensor:
     """The weights [rows, vocab] that top-k and top-p keep, zeros in place of the others."""
+    if not weights.is_cpu:
+        return _filter_sorted(weights, cuts)
     num_kept, least = torch.zeros_like(cuts.top_k), torch.zeros_like(weights[:, :1])
     left = torch.arange(len(weights), device=weights.device)
     for num_candidates in (*_NUM_CANDIDATES, weights.shape[-1]):
@@ -162,19 +186,25 @@ def _filter(weights: Tensor, cuts: _Cuts) -> Tensor:
     return weights.where(_at_least(weights, least, num_kept), 0.0)
 
 
+def _filter_sorted(weights: Tensor, cuts: _Cuts) -> Tensor:
+    """As `_filter`, without a question to the device."""
+    leading = weights.sort(dim=-1, descending=True).values
+    num_kept, _ = cuts.count_kept(leading, weights.shape[-1])
+    return weights.where(_at_least(weights, leading.gather(-1, num_kept - 1), num_kept), 0.0)
+
+
 def _leading(weights: Tensor, count: int) -> Tensor:
     """The largest `count` weights of each row, or all, in falling order."""
     if count < weights.shape[-1]:
         return weights.topk(count, dim=-1).values
-    if weights.device.type == "cpu":  # numpy sorts with vector instructions, which is 30 times as fast
-        return torch.from_numpy(np.sort(weights.numpy(), axis=-1)).flip(-1)
-    return weights.sort(dim=-1, descending=True).values
+    # numpy sorts with vector instructions, which is 30 times as fast.
+    return torch.from_numpy(np.sort(weights.numpy(), axis=-1)).flip(-1)
 
 
 def _at_least(weights: Tensor, least: Tensor, count: Tensor) -> Tensor:
     """Marks the `count` largest weights of each row, of which `least` is the last; of those equal to it the lowest token ids are in."""
     marked = weights >= least
-    if bool((marked.sum(dim=-1, keepdim=True) == count).all()):
+    if weights.is_cpu and bool((marked.sum(dim=-1, keepdim=True) == count).all()):
         return marked
     above, equal = weights > least, weights == least
     return above | (equal & (equal.cumsum(dim=-1) <= count - above.sum(dim=-1, keepdim=True)))
@@ -195,11 +225,10 @@ def _at(rows: Tensor, places: Tensor) -> Tensor:
 
 def _running_sums(weights: Tensor) -> Tensor:
     # Accelerators add a single row up in another order than several.
-    if len(weights) == 1 and weights.device.type != "cpu":
+    if len(weights) == 1 and not weights.is_cpu:
         return weights.expand(2, -1).cumsum(dim=-1, dtype=torch.float64)[:1]
     return weights.cumsum(dim=-1, dtype=torch.float64)
 
 
 def _send(entries: TokenEntries, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    rows, token_ids, values = (torch.from_numpy(column).to(device) for column in (entries.rows, entries.token_ids, entries.values))
-    return rows, token_ids, values
+    return to_device(entries.rows, device), to_device(entries.token_ids, device), to_device(entries.values, device)

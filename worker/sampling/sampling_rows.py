@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from worker.lanes.step_rules import Bools, Ints
 from worker.lanes.token_entries import LaneTokenLists, TokenEntries
+from worker.lanes.unread_tokens import UnreadTokens
 from worker.sampling.token_counts import TokenCounts
 from worker.step import LaneAdmission, LaneSampling
 
@@ -73,6 +74,7 @@ class SamplingRows:
     banned: TokenEntries  # tokens that can not be drawn now
     biases: TokenEntries
     history: TokenEntries  # known tokens of the penalised rows, each once; values: how often it was generated
+    unread: UnreadTokens | None  # last tokens of penalised rows that `history` lacks
     masks: TokenMasks
 
 

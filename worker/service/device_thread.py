@@ -5,11 +5,13 @@ import concurrent.futures
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from worker.step import StepInput, StepOutput
 
@@ -18,16 +20,31 @@ _log = logging.getLogger(__name__)
 _WINDOW_NS = 60_000_000_000
 
 T = TypeVar("T")
+PendingT = TypeVar("PendingT", bound="Pending")
 
 
-class StepRunner(Protocol):
-    """Executes steps on the device. All calls are made on the device thread."""
+class Pending(Protocol):
+    """A step that was launched."""
 
-    def execute(self, step: StepInput) -> StepOutput:
-        """Execute one step; any exception fails the step as a whole."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be collected without waiting, from the beginning."""
+
+    def wait(self) -> None:
+        """Wait until it can be; the one call that another thread makes."""
+
+
+class StepRunner(Protocol[PendingT]):
+    """Executes steps on the device. All calls are made on the device thread; any exception fails the step as a whole."""
+
+    def launch(self, step: StepInput) -> PendingT:
+        """Begin one step; at most one before it is not collected."""
+
+    def collect(self, pending: PendingT) -> StepOutput:
+        """What came of the oldest step that was launched."""
 
     def reset(self) -> None:
-        """Forget every lane and page."""
+        """Forget every lane and page, and what was launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,17 @@ class StepDone:
     output: StepOutput | None
     error: str
     device_us: int
+    idle_us: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launched:
+    """A step on the device."""
+
+    era: int
+    step_id: int
+    pending: Pending
+    begin_ns: int
     idle_us: int
 
 
@@ -108,6 +136,9 @@ class DeviceThread:
 
     `call`, `submit`, `reset` and `busy` belong to the event loop; names that start with `_on_device` run on the thread. A step that fails
     makes the steps after it fail unexecuted, until a reset. A reset drops the steps of earlier eras that have not begun.
+
+    Where a step is still pending when it was launched, a second thread waits for it, so that the next step can be launched meanwhile: two
+    are on the device while the control plane keeps up.
     """
 
     def __init__(self, progress: ProgressCounter) -> None:
@@ -117,6 +148,8 @@ class DeviceThread:
         self._num_submitted = 0
         self._num_finished = 0
         self._failure = ""
+        self._launched: deque[_Launched] = deque()
+        self._awaited: SimpleQueue[_Launched | None] | None = None  # made with the thread that waits
         self._idle_since_ns = time.perf_counter_ns()
         self._thread.start()
         self.era = 0
@@ -132,7 +165,7 @@ class DeviceThread:
         self._queue.put(partial(_run_job, job, future))
         return await asyncio.wrap_future(future)
 
-    def serve(self, runner: StepRunner, listener: DeviceListener) -> None:
+    def serve(self, runner: StepRunner[Any], listener: DeviceListener) -> None:
         """Take steps from now on; called once, on the event loop that `listener` is to be told on."""
         self._runner = runner
         self._listener = listener
@@ -155,6 +188,8 @@ class DeviceThread:
         """End the thread after the step it executes; returns whether it ended within the time. What is queued is dropped."""
         self.era += 1
         self._queue.put(None)
+        if self._awaited is not None:
+            self._awaited.put(None)
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
@@ -163,33 +198,88 @@ class DeviceThread:
             item()
 
     def _on_device_execute(self, era: int, step: StepInput) -> None:
-        if era == self.era:
-            done = self._on_device_step(era, step)
+        if era != self.era:
             self._num_finished += 1
-            self._tell(self._listener.step_done, done)
-        else:
-            self._num_finished += 1
-
-    def _on_device_step(self, era: int, step: StepInput) -> StepDone:
+            return
+        while len(self._launched) > 1:
+            self._on_device_collect()
         begin_ns = time.perf_counter_ns()
-        idle_us = (begin_ns - self._idle_since_ns) // 1000
+        idle_us = 0 if self._launched else (begin_ns - self._idle_since_ns) // 1000
         if self._failure:
-            return StepDone(era, step.step_id, None, f"not executed, as {self._failure}", 0, idle_us)
-        self._progress.begin()
-        output, error = None, ""
+            self._finish(StepDone(era, step.step_id, None, f"not executed, as {self._failure}", 0, idle_us))
+            return
+        if not self._launched:
+            self._progress.begin()
         try:
-            output = self._runner.execute(step)
-            assert output.step_id == step.step_id, (output.step_id, step.step_id)
+            pending = self._runner.launch(step)
         except Exception as exception:
-            _log.exception("step failed", extra={"step": step.step_id})
-            output, error = None, f"{type(exception).__name__}: {exception}"
-            self._failure = f"step {step.step_id} failed: {error}"
+            self._on_device_collect_all()
+            self._on_device_fail(era, step.step_id, exception, begin_ns, idle_us)
+            return
+        self._launched.append(_Launched(era, step.step_id, pending, begin_ns, idle_us))
+        if pending.is_ready:
+            self._on_device_collect_all()
+        else:
+            self._await(self._launched[-1])
+
+    def _on_device_collect_until(self, launched: _Launched) -> None:
+        """Collect what was launched up to a step that is ready now; it may have been collected or dropped meanwhile."""
+        while launched in self._launched:
+            self._on_device_collect()
+
+    def _on_device_collect_all(self) -> None:
+        while self._launched:
+            self._on_device_collect()
+
+    def _on_device_collect(self) -> None:
+        launched = self._launched.popleft()
+        if self._failure:
+            self._finish(StepDone(launched.era, launched.step_id, None, f"void, as {self._failure}", 0, launched.idle_us))
+            return
+        # The device was busy with the step before for a part of the time.
+        begin_ns = max(launched.begin_ns, self._idle_since_ns)
+        try:
+            output = self._runner.collect(launched.pending)
+            assert output.step_id == launched.step_id, (output.step_id, launched.step_id)
+        except Exception as exception:
+            self._on_device_fail(launched.era, launched.step_id, exception, begin_ns, launched.idle_us)
+            return
+        device_us = self._on_device_spent(begin_ns)
+        self._finish(StepDone(launched.era, launched.step_id, output, "", device_us, launched.idle_us))
+
+    def _on_device_fail(self, era: int, step_id: int, exception: Exception, begin_ns: int, idle_us: int) -> None:
+        _log.error("step failed", extra={"step": step_id}, exc_info=exception)
+        error = f"{type(exception).__name__}: {exception}"
+        self._failure = self._failure or f"step {step_id} failed: {error}"
+        self._finish(StepDone(era, step_id, None, error, self._on_device_spent(begin_ns), idle_us))
+
+    def _on_device_spent(self, begin_ns: int) -> int:
+        """Microseconds since `begin_ns`; the device has nothing to do, or the next step, from now on."""
         self._progress()
         self._idle_since_ns = time.perf_counter_ns()
-        return StepDone(era, step.step_id, output, error, (self._idle_since_ns - begin_ns) // 1000, idle_us)
+        return (self._idle_since_ns - begin_ns) // 1000
+
+    def _finish(self, done: StepDone) -> None:
+        self._num_finished += 1
+        self._tell(self._listener.step_done, done)
+
+    def _await(self, launched: _Launched) -> None:
+        """Have it collected as soon as it is ready."""
+        if self._awaited is None:
+            self._awaited = SimpleQueue()
+            threading.Thread(target=self._wait_for_steps, args=(self._awaited,), name="device-results", daemon=True).start()
+        self._awaited.put(launched)
+
+    def _wait_for_steps(self, awaited: "SimpleQueue[_Launched | None]") -> None:
+        while (launched := awaited.get()) is not None:
+            with suppress(Exception):  # which comes up again when the step is collected
+                launched.pending.wait()
+            self._queue.put(partial(self._on_device_collect_until, launched))
 
     def _on_device_reset(self, era: int) -> None:
         self._progress.begin()
+        self._num_finished += len(self._launched)
+        self._launched.clear()
         try:
             self._runner.reset()
         except Exception as exception:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from fakes.model import FakeModel, hashed_logits, limits, token_cache
 from fakes.steps import admission, drawn, ids, step
+from fakes.twin_runner import TwinRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pypto_serving.wire.digest import StateDigest
-from worker.runner import ModelRunner
 
 _VOCAB, _PAGE, _WINDOW, _NUM_PAGES, _NUM_LANES, _MAX_LEN, _BUDGET = 13, 4, 6, 40, 5, 24, 16
 _LOGITS = hashed_logits(_VOCAB)
@@ -146,10 +146,11 @@ class _Client:
 def test_runner_follows_the_lane_rules(data):
     client = _Client(data.draw)
     bounds = limits(_VOCAB, max_lanes=_NUM_LANES, max_model_len=_MAX_LEN, max_step_tokens=_BUDGET)
-    runner = ModelRunner(FakeModel(_LOGITS), token_cache(_NUM_PAGES, _PAGE, (None, _WINDOW)), bounds)
+    runner = TwinRunner(FakeModel(_LOGITS), token_cache(_NUM_PAGES, _PAGE, (None, _WINDOW)), bounds)
     for step_id in range(1, data.draw(st.integers(2, 14))):
         work = client.next_step(step_id)
         output = runner.execute(work)
         assert drawn(output) == client.run(dict(zip(work.chunk_lanes.tolist(), work.chunk_tokens.tolist(), strict=True)))
         assert output.generations.tolist() == [client.lanes[lane].generation for lane in output.lanes.tolist()]
         assert output.digest == client.digest()
+    runner.finish()

@@ -6,7 +6,7 @@ from fakes.model import limits
 from fakes.steps import admission, ids, step
 
 from pypto_serving.wire.columns import NO_PAGE
-from worker.lanes.lane_table import LaneTable
+from worker.lanes.lane_table import LaneOutcomes, LaneTable
 from worker.lanes.step_rules import InvalidStep
 from worker.step import CacheGroup
 
@@ -27,6 +27,14 @@ def _table(*admissions, **overrides):
 def _runs(table, *args, **fields):
     run = table.apply(step(2, *args, **fields))
     return dict(zip(run.lanes.tolist(), run.counts.tolist(), strict=True))
+
+
+def _draw(table, run, *token_ids, failed=False):
+    """Compute `run`, whose lanes draw `token_ids`."""
+    table.advance(run)
+    failures = np.full(len(token_ids), failed)
+    columns = (table.generations[run.lanes], run.starts + run.counts, np.array(token_ids), ~failures, failures)
+    return table.settle(step(2), LaneOutcomes(run.lanes, *columns)).tolist()
 
 
 _LIVE = (_admission(0), _admission(1, final_length=3), _admission(2, constrained=True))
@@ -117,21 +125,19 @@ def test_lane_at_its_final_length_computes_but_never_samples():
 def test_lane_ends_at_its_final_length():
     table = _table(_admission(0, final_length=4))
     table.advance(table.apply(step(2, {0: 3})))
-    table.append(np.array([0]), np.array([9]))
     assert _runs(table) == {}
     assert _runs(table, {0: 1}) == {}
 
 
 def test_lane_ends_with_an_end_token():
     table = _table(_admission(0, end_token_ids=ids(8, 9)), _admission(1, end_token_ids=ids(10)))
-    table.advance(table.apply(step(2, {0: 3, 1: 3})))
-    table.append(np.array([0, 1]), np.array([9, 9]))
+    assert _draw(table, table.apply(step(2, {0: 3, 1: 3})), 9, 9) == [0]
     assert _runs(table) == {1: 1}
 
 
 def test_lane_that_was_ended_runs_again_after_readmission():
     table = _table(_admission(0, (7,)))
-    table.end(np.array([0]))
+    assert _draw(table, table.apply(step(2)), 0, failed=True) == [0]
     assert _runs(table) == {}
     assert _runs(table, released_lanes=[0], admissions=[_admission(0, (7,), generation=1)]) == {0: 1}
 

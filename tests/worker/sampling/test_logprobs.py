@@ -22,7 +22,7 @@ def _runner(logits=None, vocab_size=97):
 
 
 def _tell(logits, token_ids, num_top):
-    return row_logprobs(lambda first, last: logits[first:last], token_ids, num_top)
+    return row_logprobs(lambda first, last: logits[first:last], torch.as_tensor(token_ids), num_top)
 
 
 _SAMPLINGS = [
@@ -73,7 +73,7 @@ def test_equal_alternatives_are_ordered_by_token_id():
 @pytest.mark.parametrize("vocab_size", [49152, 50257])
 def test_no_row_depends_on_its_company(vocab_size):
     logits = torch.randn(70, vocab_size, generator=torch.Generator().manual_seed(1)).bfloat16().float()
-    token_ids = np.arange(70)
+    token_ids = torch.arange(70)
     together = _tell(logits, token_ids, 20)
     for part in (slice(0, 1), slice(69, 70), slice(3, 5), slice(2, 67)):
         alone = _tell(logits[part], token_ids[part], 20)

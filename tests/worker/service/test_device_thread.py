@@ -175,3 +175,77 @@ def test_hst_06_slowest_unit_of_the_warm_up_counts_for_ever() -> None:
     clock.now += int(3600e9)
     count_unit(progress, clock, seconds=0.1)
     assert progress.slowest_unit_us == 4_000_000
+
+
+@pytest_asyncio.fixture
+async def streaming(runner: FakeRunner, listener: Listener) -> AsyncIterator[FakeRunner]:
+    """A runner whose device has a stream of its own."""
+    runner.has_stream = True
+    yield runner
+    for step_id in range(10):
+        runner.ready[step_id].set()
+
+
+async def _launched(runner: FakeRunner, count: int = 1) -> None:
+    for _ in range(count):
+        assert await asyncio.to_thread(runner.launched.acquire, timeout=30)
+
+
+async def test_next_step_is_launched_while_one_is_pending(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
+    device.submit(StepInput(1))
+    device.submit(StepInput(2))
+    await _launched(streaming, 2)
+    assert device.busy and listener.heard.empty()
+    streaming.ready[1].set()
+    assert (await listener.next()).step_id == 1
+    device.submit(StepInput(3))
+    await _launched(streaming)
+    streaming.ready[2].set(), streaming.ready[3].set()
+    done = [await listener.next() for _ in range(2)]
+    assert [(step.step_id, step.error, step.output.step_id, step.idle_us) for step in done] == [(2, "", 2, 0), (3, "", 3, 0)]
+    assert not device.busy
+
+
+async def test_third_step_waits_for_the_first(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
+    for step_id in (1, 2, 3):
+        device.submit(StepInput(step_id))
+    await _launched(streaming, 2)
+    assert streaming.step_ids == [1, 2]
+    streaming.ready[1].set()
+    await _launched(streaming)
+    assert (await listener.next()).step_id == 1 and streaming.step_ids == [1, 2, 3]
+
+
+async def test_step_that_can_not_be_launched_fails_behind_the_one_that_is_pending(
+    device: DeviceThread, listener: Listener, streaming: FakeRunner
+) -> None:
+    streaming.failing = {2}
+    device.submit(StepInput(1))
+    device.submit(StepInput(2))
+    await _launched(streaming)
+    streaming.ready[1].set()
+    assert [(await listener.next()).error for _ in range(2)] == ["", "ValueError: step 2 is cursed"]
+
+
+async def test_step_behind_one_that_went_wrong_on_the_device_is_void(
+    device: DeviceThread, listener: Listener, streaming: FakeRunner
+) -> None:
+    streaming.failing_late = {1}
+    for step_id in (1, 2):
+        device.submit(StepInput(step_id))
+        streaming.ready[step_id].set()
+    errors = [(await listener.next()).error for _ in range(2)]
+    assert errors[0] == "RuntimeError: step 1 went wrong" and errors[1].endswith(" as step 1 failed: RuntimeError: step 1 went wrong")
+    device.reset(era=1)
+    assert await listener.next() == 1
+
+
+async def test_reset_drops_a_step_that_is_pending(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
+    device.submit(StepInput(1))
+    await _launched(streaming)
+    device.reset(era=1)
+    device.submit(StepInput(2))
+    assert await listener.next() == 1
+    streaming.ready[1].set(), streaming.ready[2].set()
+    done = await listener.next()
+    assert (done.era, done.step_id, done.error) == (1, 2, "") and not device.busy
