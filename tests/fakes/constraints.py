@@ -1,12 +1,15 @@
 """Constraints over the byte tokenizer, compiled without a process of their own for every grammar."""
 
+import random
+
+import pytest
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import EOS, EOT, byte_tokenizer
 from llguidance import LLParserLimits
 
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
-from control_plane.edge.text.constraint.grammar import GrammarRefused
 from control_plane.edge.text.constraint.limits import PARSER_LIMITS
+from control_plane.edge.text.constraint.refusal import GrammarRefused
 from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 from control_plane.edge.text.tokenizer import Tokenizer
 
@@ -60,3 +63,16 @@ def why_refused(grammar: str) -> str:
     except GrammarRefused as error:
         return str(error)
     return ""
+
+
+def drawn(constraint: TokenConstraint, draw: random.Random) -> bytes:
+    """Tokens drawn from the masks, blanks and escapes rarely, an end as soon as there can be one half of the time."""
+    output = bytearray()
+    while len(output) < 2000:
+        allowed = sorted(allowed_ids(constraint))
+        if EOS in allowed and (len(allowed) < 3 or draw.random() < 0.5):
+            return bytes(output)
+        likely = [token_id for token_id in allowed if token_id < 256 and chr(token_id) not in " \t\r\n\\"] or allowed
+        output.append(draw.choice(likely))
+        constraint.push(output[-1])
+    pytest.fail(f"no end: {bytes(output[-100:])!r}")

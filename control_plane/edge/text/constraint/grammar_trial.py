@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -9,16 +10,26 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
-from control_plane.edge.text.constraint.grammar import GrammarRefused, reason_of
 from control_plane.edge.text.constraint.limits import PARSER_LIMITS, TRIAL_CPU_SECONDS, TRIAL_MEMORY_BYTES, TRIAL_STACK_BYTES
+from control_plane.edge.text.constraint.refusal import GrammarRefused, reason_of
 
 _SCRIPT = Path(__file__).with_name("trial_process.py")
 _MAX_VERDICTS = 1024
 _WALL_SECONDS = 60.0
+_MAX_WORDS = 2000
+
+#: How a process ends at the limit of its time, and of its stack. SIGKILL comes from the kernel where the machine has no memory.
+_LIMIT_SIGNALS = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGBUS)
+#: What the library and Python say at the limits of memory and stack.
+_AT_A_LIMIT = (b"memory allocation of ", b"MemoryError", b"overflowed its stack")
 
 
 class TrialFailed(Exception):
     """The machine has no room for a trial now, which says nothing about the grammar."""
+
+
+class TrialBroken(Exception):
+    """A trial ended as none should; the message has its own words. Says nothing about the grammar either, and is a defect of ours."""
 
 
 class GrammarTrial:
@@ -31,7 +42,10 @@ class GrammarTrial:
         self._lock = threading.Lock()
 
     def check(self, grammar: str) -> None:
-        """Raises GrammarRefused when the grammar is wrong, ignores a part of what is asked for, or costs too much; and TrialFailed."""
+        """Raises GrammarRefused when the grammar is wrong, ignores a part of what is asked for, or costs too much.
+
+        Raises TrialFailed and TrialBroken, too: those are not remembered.
+        """
         digest = hashlib.sha256(grammar.encode()).digest()
         verdict = self._known(digest)
         if verdict is None:
@@ -51,6 +65,7 @@ class GrammarTrial:
 
     def _try(self, grammar: str) -> str:
         request = {
+            "path": sys.path,
             "grammar": grammar,
             "limits": PARSER_LIMITS,
             "vocab_size": self._vocab_size,
@@ -64,8 +79,13 @@ class GrammarTrial:
             done = subprocess.run(command, input=json.dumps(request).encode(), capture_output=True, timeout=_WALL_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:  # its CPU time would have run out long before
             raise TrialFailed(f"no process for it: {type(error).__name__}") from error
-        if done.returncode != 0 or not done.stdout:
+        if -done.returncode in _LIMIT_SIGNALS or any(words in done.stderr for words in _AT_A_LIMIT):
             return "too complex: compiling it takes too much time, memory or stack"
+        if done.returncode == -signal.SIGKILL:
+            raise TrialFailed("its process was killed")
+        if done.returncode != 0 or not done.stdout:
+            words = done.stderr.decode(errors="replace").strip()[-_MAX_WORDS:]
+            raise TrialBroken(f"the process that tries a grammar ended with exit code {done.returncode}: {words}")
         answer = json.loads(done.stdout)
         if answer["error"]:
             return reason_of(answer["error"])

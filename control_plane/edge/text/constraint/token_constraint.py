@@ -5,7 +5,7 @@ from collections.abc import Callable
 from llguidance import LLMatcher
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
-from control_plane.edge.text.constraint.grammar import reason_of
+from control_plane.edge.text.constraint.refusal import reason_of
 from control_plane.edge.text.constraint.token_mask import EndTokens
 
 #: What the library says of a token that does not fit; a matcher can also stop because it has become too complex.

@@ -2,17 +2,17 @@
 
 The compiler overflows the stack on some grammars and takes hours on others; neither can be caught in a thread.
 
-stdin: {"grammar", "limits", "vocab_size", "special_tokens": {id: name}, "cpu_seconds", "memory_bytes", "stack_bytes"} as JSON.
+stdin, as JSON: {"path": [where modules are found], "grammar", "limits", "vocab_size", "special_tokens": {id: name}, "cpu_seconds",
+"memory_bytes", "stack_bytes"}.
 stdout: {"error": text or null, "warnings": [text]} as JSON.
 """
 
+import importlib
 import json
 import resource
 import sys
 import threading
 from typing import Any
-
-import llguidance
 
 
 class TrialTokens:
@@ -36,7 +36,7 @@ class TrialTokens:
         return []
 
 
-def try_grammar(request: dict[str, Any]) -> dict[str, Any]:
+def try_grammar(llguidance: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Compile the grammar and use it once."""
     special_tokens = {int(token_id): name for token_id, name in request["special_tokens"].items()}
     tokens: Any = TrialTokens(request["vocab_size"], special_tokens)  # not a TokenizerWrapper, but all that is asked of one
@@ -52,11 +52,13 @@ def try_grammar(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Read a request, answer it."""
     request = json.load(sys.stdin)
+    sys.path[:] = request["path"]
+    llguidance = importlib.import_module("llguidance")  # found by the path of the request, and before there are limits
     resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"] + 1))
     resource.setrlimit(resource.RLIMIT_AS, (request["memory_bytes"], request["memory_bytes"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.stack_size(request["stack_bytes"])
-    thread = threading.Thread(target=lambda: print(json.dumps(try_grammar(request)), flush=True))
+    thread = threading.Thread(target=lambda: print(json.dumps(try_grammar(llguidance, request)), flush=True))
     thread.start()
     thread.join()
 

@@ -1,12 +1,13 @@
 """The constraint of a request: what it may be, and what is refused."""
 
 import subprocess
+from pathlib import Path
 
 import grpc
 import pytest
 import tokenizers
 from fakes.admission import admit, refusal
-from fakes.engine import served_model
+from fakes.engine import fake_control_plane, served_model
 from fakes.tokenizers import EOS, SPECIAL_TOKENS
 from tokenizers import decoders, models
 
@@ -73,6 +74,21 @@ async def test_a_model_whose_tokens_stand_for_no_bytes_can_not_be_constrained() 
     model = served_model(tokenizer=Tokenizer(inner, SPECIAL_TOKENS))
     error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("a")), model)
     assert (error.code, "does not say which bytes" in str(error)) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
+async def test_sch_03_a_broken_trial_is_an_internal_error_with_its_words_in_the_log(
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "llguidance.py").write_text("raise ImportError('no such library')")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with fake_control_plane() as plane:
+        constraint = pb.Constraint(regex="tried in a broken place")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            call = plane.generate if method == "Generate" else plane.events
+            await call(text="x", constraint=constraint)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert "no such library" in caplog.text and "no such library" not in caught.value.details()
 
 
 async def test_a_server_too_busy_to_try_a_grammar_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,18 @@
 """Grammars that would end or block the process that compiles them."""
 
 import json
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import EOS
 
-from control_plane.edge.text.constraint.grammar import GrammarRefused, json_schema_grammar, lark_grammar, regex_grammar
-from control_plane.edge.text.constraint.grammar_trial import GrammarTrial, TrialFailed
+from control_plane.edge.text.constraint.grammar import json_schema_grammar, lark_grammar, regex_grammar
+from control_plane.edge.text.constraint.grammar_trial import GrammarTrial, TrialBroken, TrialFailed
+from control_plane.edge.text.constraint.refusal import GrammarRefused
 
 
 @pytest.fixture
@@ -51,6 +55,29 @@ def test_a_machine_without_room_for_a_trial_is_not_held_against_the_grammar(
 
     with monkeypatch.context() as patched, pytest.raises(TrialFailed, match=type(error).__name__):
         patched.setattr(subprocess, "run", run)
+        trial.check(regex_grammar("a"))
+    trial.check(regex_grammar("a"))
+
+
+def test_sch_03_packages_are_found_where_this_process_finds_them(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", sys._base_executable)  # type: ignore[attr-defined]  # knows no package of ours by itself
+    trial.check(regex_grammar("never tried before"))
+
+
+def test_sch_03_a_trial_that_breaks_is_ours_and_is_tried_again(
+    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "llguidance.py").write_text("raise ImportError('no such library')")
+    with monkeypatch.context() as patched, pytest.raises(TrialBroken, match=r"exit code 1: (?s:.*)no such library"):
+        patched.syspath_prepend(tmp_path)
+        trial.check(regex_grammar("a"))
+    trial.check(regex_grammar("a"))
+
+
+def test_sch_03_a_trial_that_somebody_kills_is_not_held_against_the_grammar(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess((), -signal.SIGKILL, b"", b"")
+    with monkeypatch.context() as patched, pytest.raises(TrialFailed, match="killed"):
+        patched.setattr(subprocess, "run", lambda *arguments, **options: killed)
         trial.check(regex_grammar("a"))
     trial.check(regex_grammar("a"))
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.constraints import allowed_ids, constraint_of
-from fakes.tokenizers import EOS
+from fakes.constraints import constraint_of, drawn
 
 from control_plane.edge.text.constraint.grammar import json_schema_grammar
-from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 
 TEXT = {"type": "string", "maxLength": 6}
 PERSON = {"name": TEXT, "age": {"type": "integer", "minimum": -5, "maximum": 120}, "tags": {"type": "array", "items": TEXT, "maxItems": 3}}
@@ -27,19 +25,6 @@ SCHEMAS: list[dict[str, Any]] = [
     {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}},
     {"type": "string", "format": "date-time"},
 ]
-
-
-def drawn(constraint: TokenConstraint, draw: random.Random) -> bytes:
-    """Tokens drawn from the masks, blanks and escapes rarely, an end as soon as there can be one half of the time."""
-    output = bytearray()
-    while len(output) < 2000:
-        allowed = sorted(allowed_ids(constraint))
-        if EOS in allowed and (len(allowed) < 3 or draw.random() < 0.5):
-            return bytes(output)
-        likely = [token_id for token_id in allowed if token_id < 256 and chr(token_id) not in " \t\r\n\\"] or allowed
-        output.append(draw.choice(likely))
-        constraint.push(output[-1])
-    pytest.fail(f"no end: {bytes(output[-100:])!r}")
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
