@@ -72,6 +72,7 @@ class Attention {
     scores_.resize(rows * kKeyTile);
     keys_.resize(kKeyTile * depth_);
     values_.resize(kValueWords * padded_);
+    zeros_.resize(width_);
     highest_.resize(rows);
     weight_.resize(rows * kLanes);
   }
@@ -156,8 +157,8 @@ class Attention {
     const T* now = cache.const_data_ptr<T>() + (tile_.head + head) * width_;
     const T* next = cache.const_data_ptr<T>() + (next_.head + head) * width_;
     for (int64_t key = 0; key < kKeyTile; ++key) {
-      rows_.now[key] = tile_.tokens[key] < 0 ? nullptr : now + tile_.tokens[key];
-      rows_.next[key] = next_.tokens[key] < 0 ? nullptr : next + next_.tokens[key];
+      rows_.now[key] = tile_.tokens[key] < 0 ? zeros_.data() : now + tile_.tokens[key];
+      rows_.next[key] = next_.tokens[key] < 0 ? zeros_.data() : next + next_.tokens[key];
     }
   }
 
@@ -234,6 +235,7 @@ class Attention {
   const Problem& problem_;
   const int64_t group_, width_, padded_, depth_;  // padded_ in elements, depth_ the same in words of an operand
   std::vector<float> q_, out_, scores_, keys_, values_, highest_, weight_;
+  std::vector<T> zeros_;  // an absent token
   KeyTile tile_, next_;
   KeyRows<T> rows_;
   bool located_ = false;  // whether next_ is the first tile of the task to come

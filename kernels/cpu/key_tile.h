@@ -7,9 +7,36 @@ namespace pypto_serving {
 
 constexpr int64_t kKeyTile = 64;
 
-// Four rounds of the perfect shuffle transpose 16 x 16 words.
+// Transposes 16 x 16 words.
+#ifdef __AVX512F__
 inline void transpose(Floats (&block)[kLanes]) {
-  // Words 0 .. 15 are the first vector's, 16 .. 31 the second's.
+  __m512 rows[kLanes];
+  std::memcpy(rows, block, sizeof(rows));
+  // 4 x 4 words within each quarter, then 4 x 4 quarters.
+  for (int i = 0; i < kLanes; i += 4) {
+    const __m512 low0 = _mm512_unpacklo_ps(rows[i], rows[i + 1]), low1 = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]);
+    const __m512 high0 = _mm512_unpackhi_ps(rows[i], rows[i + 1]), high1 = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
+    const auto pairs = [](__m512 a, __m512 b, bool high) {
+      const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+      return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+    };
+    rows[i] = pairs(low0, low1, false);
+    rows[i + 1] = pairs(low0, low1, true);
+    rows[i + 2] = pairs(high0, high1, false);
+    rows[i + 3] = pairs(high0, high1, true);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512 first0 = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0x44), first1 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0x44);
+    const __m512 last0 = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0xee), last1 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0xee);
+    block[i] = reinterpret_cast<Floats>(_mm512_shuffle_f32x4(first0, first1, 0x88));
+    block[4 + i] = reinterpret_cast<Floats>(_mm512_shuffle_f32x4(first0, first1, 0xdd));
+    block[8 + i] = reinterpret_cast<Floats>(_mm512_shuffle_f32x4(last0, last1, 0x88));
+    block[12 + i] = reinterpret_cast<Floats>(_mm512_shuffle_f32x4(last0, last1, 0xdd));
+  }
+}
+#else
+inline void transpose(Floats (&block)[kLanes]) {
+  // Four rounds of the perfect shuffle. Words 0 .. 15 are the first vector's, 16 .. 31 the second's.
   constexpr Ints kLow = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
   constexpr Ints kHigh = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   for (int round = 0; round < 4; ++round) {
@@ -21,6 +48,7 @@ inline void transpose(Floats (&block)[kLanes]) {
     std::memcpy(block, next, sizeof(next));
   }
 }
+#endif
 
 // Elements are loaded by the word of four bytes: one fp32 element, or two bf16 ones that widen to two vectors, even and odd.
 template <typename T>
@@ -42,14 +70,14 @@ Floats narrow(const Floats (&parts)[kPerWord<T>]) {
   else return reinterpret_cast<Floats>(bfloat16_bits(parts[0]) | bfloat16_bits(parts[1]) << 16);
 }
 
-// The words `first` .. `first + 15` of a row of `width` elements; what is beyond the row, or of an absent row, is zero.
+// The words `first` .. `first + 15` of a row of `width` elements; what is beyond the row is zero.
 template <typename T>
 Floats load_words(const T* row, int64_t first, int64_t width) {
   const int64_t bytes = width * static_cast<int64_t>(sizeof(T)) - first * 4;
-  if (row && bytes >= static_cast<int64_t>(sizeof(Floats))) return load(reinterpret_cast<const float*>(row + first * kPerWord<T>));
-  Floats words = {};
-  if (row && bytes > 0) std::memcpy(&words, row + first * kPerWord<T>, bytes);
-  return words;
+  if (bytes >= static_cast<int64_t>(sizeof(Floats))) return load(reinterpret_cast<const float*>(row + first * kPerWord<T>));
+  float words[kLanes] = {};
+  if (bytes > 0) std::memcpy(words, row + first * kPerWord<T>, bytes);
+  return load(words);
 }
 
 template <typename T>
@@ -58,13 +86,16 @@ void store_words(T* row, int64_t first, int64_t width, Floats words) {
   if (bytes > 0) std::memcpy(static_cast<void*>(row + first * kPerWord<T>), &words, std::min<int64_t>(bytes, sizeof(words)));
 }
 
-// The rows of a key tile of one kv head, null for absent ones, and the rows that are read next. These are asked for one by one while
-// the first are loaded: a burst of requests would be dropped.
+// The rows of a key tile of one kv head, and the rows that are read in the next tile; a row of zeros stands for an absent one. The next
+// ones are asked for one by one while the first are loaded, as a burst of requests would be dropped, and into L2: between a tile and the next
+// lie all kv heads of it, more than L1 holds.
 template <typename T>
 struct KeyRows {
   const T* now[kKeyTile];
   const T* next[kKeyTile];
 };
+
+inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // keys[padded][64] from rows of `width` elements, as words of an operand; `padded` is `width` rounded up to whole vectors of words.
 template <typename T>
@@ -74,7 +105,7 @@ void load_keys(const KeyRows<T>& rows, int64_t width, int64_t padded, float* key
       Floats block[kLanes], parts[kPerWord<T>];
       for (int64_t i = 0; i < kLanes; ++i) {
         block[i] = load_words(rows.now[key + i], first, width);
-        __builtin_prefetch(rows.next[key + i] + first * kPerWord<T>);
+        prefetch(rows.next[key + i] + first * kPerWord<T>);
       }
       transpose(block);
       for (int64_t i = 0; i < kLanes; ++i) {
@@ -105,10 +136,10 @@ void load_values(const KeyRows<T>& rows, int64_t width, int64_t padded, float* v
     for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
       Floats parts[kPerWord<T>];
       const Floats words = load_words(rows.now[row], first / kPerWord<T>, width);
-      __builtin_prefetch(rows.next[row] + first);
+      prefetch(rows.next[row] + first);
       if constexpr (kPaired<T>) {
         const Floats following = load_words(rows.now[row + 1], first / kPerWord<T>, width);
-        __builtin_prefetch(rows.next[row + 1] + first);
+        prefetch(rows.next[row + 1] + first);
         parts[0] = lower_halves(words, following);
         parts[1] = upper_halves(words, following);
       } else {
