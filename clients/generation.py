@@ -29,7 +29,7 @@ class Generation:
         self._spec = generation_spec(request)
         self._started: pb.Started | None = None
         self._received: dict[int, _Received] = {}
-        self._prompt_logprobs: PromptLogprobs | None = None
+        self._prompt_logprobs: list[TokenLogprob] = []
 
     @property
     def request_id(self) -> str:
@@ -73,7 +73,7 @@ class Generation:
         ]
         effective = pb.EffectiveParameters()
         effective.CopyFrom(started.effective)
-        if self._prompt_logprobs is not None:
+        if len(self._prompt_logprobs) >= max(1, started.num_prompt_tokens):
             effective.output.ClearField("prompt_logprobs")
         return pb.Resume(
             key=started.resume_key,
@@ -118,11 +118,14 @@ class Generation:
         received.numerics_id = numerics_id or received.numerics_id
         return delta
 
-    def _take_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> PromptLogprobs | None:
-        if self._prompt_logprobs is not None:
-            return None
-        self._prompt_logprobs = prompt_logprobs
-        return prompt_logprobs
+    def _take_prompt_logprobs(self, told: PromptLogprobs) -> PromptLogprobs | None:
+        """What is new of them: after a resume they come again, from the first one on, unless all had come."""
+        known = len(self._prompt_logprobs)
+        if told.first_index > known:
+            raise self._broken(f"expected the log probability of prompt token {known}, the server sent token {told.first_index}")
+        entries = told.entries[known - told.first_index :]
+        self._prompt_logprobs += entries
+        return PromptLogprobs(entries, known) if entries else None
 
     def _take_finished(self, finished: Finished) -> Finished | None:
         received = self._choice(finished.choice)
@@ -147,8 +150,7 @@ class Generation:
         """The whole answer; only when complete."""
         assert self._started is not None and self.is_complete
         choices = tuple(_whole_choice(index, received) for index, received in self._received.items())
-        prompt_logprobs = self._prompt_logprobs.entries if self._prompt_logprobs else ()
-        return Completion(Started.from_wire(self._started), choices, prompt_logprobs)
+        return Completion(Started.from_wire(self._started), choices, tuple(self._prompt_logprobs))
 
 
 def _whole_choice(index: int, received: _Received) -> Choice:

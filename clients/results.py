@@ -111,14 +111,15 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of the prompt's tokens."""
+    """Log probabilities of consecutive tokens of the prompt; those of a long one come in several events."""
 
     entries: tuple[TokenLogprob, ...]
+    first_index: int = 0  # within the prompt
     text: ClassVar[str] = ""
 
     @classmethod
     def from_wire(cls, prompt_logprobs: pb.PromptLogprobs) -> "PromptLogprobs":
-        return cls(tuple(TokenLogprob.from_wire(entry) for entry in prompt_logprobs.entries))
+        return cls(tuple(TokenLogprob.from_wire(entry) for entry in prompt_logprobs.entries), prompt_logprobs.first_index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,9 +313,11 @@ class Replica:
 
     def _extend_prompt_logprobs(self, sequence: Sequence, chunk: PromptLogprobChunk) -> bool:
         """Append what is not known yet; returns whether they became complete."""
-        known = len(sequence.prompt_logprobs)
+        known = sequence.num_prompt_logprobs
         if not sequence.lacks_prompt_logprobs or chunk.first_index > known:
             return False
-        sequence.prompt_logprobs.extend(chunk.entries[known - chunk.first_index :])
+        entries = chunk.entries[known - chunk.first_index :]
+        sequence.prompt_logprobs.append(entries)
+        sequence.num_prompt_logprobs += len(entries)
         sequence.numerics_id = self.description.numerics_id
         return not sequence.lacks_prompt_logprobs

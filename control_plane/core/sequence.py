@@ -1,5 +1,6 @@
 """One choice of a request, as the engine keeps it: token ids, and counters that catch up with them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ class Sequence:
     # Across all workers
     order: tuple[float, int] = (0.0, 0)  # of scheduling; set when it is submitted
     hashes: PageHashes = field(init=False)
-    prompt_logprobs: list[TokenLogprob] = field(init=False)
+    prompt_logprobs: list[Iterable[TokenLogprob]] = field(init=False)  # joined: those of the first tokens of the prompt
+    num_prompt_logprobs: int = 1  # tokens
     compute_limit: int = field(init=False)  # tokens whose KV is ever needed
     numerics_id: str | None = None  # under which its tokens and log probabilities were made
     first_scheduled_time: float | None = None
@@ -63,7 +65,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.hashes = PageHashes(self.token_ids, self.cache_salt)
-        self.prompt_logprobs = [TokenLogprob(self.token_ids[0], None)]
+        self.prompt_logprobs = [(TokenLogprob(self.token_ids[0], None),)]
         self.num_tokens = len(self.token_ids)
         # The last token is never consumed, unless nothing is sampled at all.
         self.compute_limit = self.final_length - 1 if self.num_tokens < self.final_length else self.final_length
@@ -86,7 +88,7 @@ class Sequence:
     @property
     def lacks_prompt_logprobs(self) -> bool:
         """Whether log probabilities of prompt tokens were asked for and are not complete."""
-        return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
+        return self.sampling.prompt_logprobs is not None and self.num_prompt_logprobs < self.num_prompt_tokens
 
     @property
     def is_parked(self) -> bool:
@@ -97,7 +99,7 @@ class Sequence:
     def max_hit_tokens(self) -> int:
         """Most tokens that may come from the prefix cache: one is left to compute, and so is every prompt logprob not known yet."""
         if self.lacks_prompt_logprobs:
-            return len(self.prompt_logprobs) - 1  # the logits at i - 1 make entry i
+            return self.num_prompt_logprobs - 1  # the logits at i - 1 make entry i
         return len(self.token_ids) - 1
 
     @property

@@ -125,7 +125,7 @@ class PromptLogprobChunk:
     lane: int
     generation: int
     first_index: int
-    entries: tuple[TokenLogprob, ...]
+    entries: Sequence[TokenLogprob]
 
 
 @dataclass(frozen=True, slots=True)

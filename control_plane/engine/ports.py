@@ -1,8 +1,9 @@
 """Seams of the engine: what it needs of a worker and of text, and what it hands out."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from control_plane.core.constraint import Constraint
@@ -148,10 +149,15 @@ class SequenceDelta:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of the whole prompt; the first entry has none."""
+    """Log probabilities of the whole prompt; the first entry has none. They may be many, and are unpacked when they are looked at."""
 
     request_id: str
-    entries: Sequence[TokenLogprob]
+    parts: Sequence[Iterable[TokenLogprob]]
+
+    @property
+    def entries(self) -> Iterator[TokenLogprob]:
+        """One for each token of the prompt."""
+        return chain.from_iterable(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

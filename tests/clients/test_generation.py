@@ -95,6 +95,30 @@ def test_a_second_finish_is_no_event():
     assert generation.take(finished()) is None
 
 
+def test_prompt_logprobs_of_a_long_prompt_come_in_parts_each_once() -> None:
+    def part(first: int, last: int) -> pb.GenerateStreamResponse:
+        entries = [pb.TokenLogprob(token_id=token_id) for token_id in range(first, last)]
+        return pb.GenerateStreamResponse(prompt_logprobs=pb.PromptLogprobs(entries=entries, first_index=first))
+
+    asked = started()
+    asked.started.num_prompt_tokens = 9
+    asked.started.effective.output.prompt_logprobs = 2
+    generation = Generation(Request("hi", prompt_logprobs=2))
+    generation.take(asked)
+    taken = [generation.take(part(0, 4)), generation.take(part(4, 7))]
+    assert generation.next_request().spec.resume.effective.output.prompt_logprobs == 2
+    taken += [generation.take(part(0, 4)), generation.take(part(4, 9))]  # as after a resume
+    assert [event and (event.first_index, [entry.token_id for entry in event.entries]) for event in taken] == [
+        (0, [0, 1, 2, 3]),
+        (4, [4, 5, 6]),
+        None,
+        (7, [7, 8]),
+    ]
+    assert not generation.next_request().spec.resume.effective.output.HasField("prompt_logprobs")
+    with pytest.raises(ServingError, match="expected the log probability of prompt token 9, the server sent token 20"):
+        generation.take(part(20, 21))
+
+
 def test_prompt_logprobs_are_asked_for_again_until_they_have_come():
     asked = started()
     asked.started.effective.output.prompt_logprobs = 2

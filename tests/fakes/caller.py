@@ -116,8 +116,8 @@ class Caller:
         for event in events[1:]:
             kind = event.WhichOneof("event")
             if kind == "prompt_logprobs":
-                assert not choices and not entries
-                entries = list(event.prompt_logprobs.entries)
+                assert not choices and event.prompt_logprobs.first_index == len(entries)
+                entries += event.prompt_logprobs.entries
             else:
                 _take(getattr(event, kind), choices, num_resumed)
         assert all(choice.HasField("finished") for choice in choices.values())

@@ -105,7 +105,7 @@ class ScriptedEngine:
         choice = request.choices[0]
         if choice.sampling.prompt_logprobs is not None:
             entries = [TokenLogprob(token_id, None) for token_id in request.prompt_token_ids]
-            self.sink.publish([PromptLogprobs(request.request_id, entries)])
+            self.sink.publish([PromptLogprobs(request.request_id, [entries])])
         index = len(choice.resumed_token_ids)
         for token_id in self.script[index:]:
             await self.gate.wait()

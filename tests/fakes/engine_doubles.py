@@ -11,7 +11,6 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     ChoiceSpec,
     GenerationRequest,
-    PromptLogprobs,
     RequestAccepted,
     RequestFailed,
     SequenceDelta,
@@ -82,7 +81,7 @@ class RecordingSink:
         self.logprobs: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceFinished] = {}
         self.failed: dict[str, RequestFailed] = {}
-        self.prompt_logprobs: dict[str, PromptLogprobs] = {}
+        self.prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self.first_index: dict[tuple[str, int], int] = {}
         self.numerics_ids: dict[tuple[str, int], list[str]] = {}
 
@@ -100,7 +99,7 @@ class RecordingSink:
                 self.accepted.add(output.request_id)
             else:
                 assert output.request_id not in self.prompt_logprobs
-                self.prompt_logprobs[output.request_id] = output
+                self.prompt_logprobs[output.request_id] = list(output.entries)
 
     def _take_delta(self, delta: SequenceDelta) -> None:
         key = (delta.request_id, delta.choice)

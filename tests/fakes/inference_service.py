@@ -66,7 +66,8 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"resume.model_fingerprint: this is {self.fingerprint}")
         yield pb.GenerateStreamResponse(started=self._started(spec))
         if self._output(spec).HasField("prompt_logprobs"):
-            yield pb.GenerateStreamResponse(prompt_logprobs=pb.PromptLogprobs(entries=[pb.TokenLogprob(token_id=7)]))
+            entries = [pb.TokenLogprob(token_id=token_id) for token_id in PROMPT_IDS]
+            yield pb.GenerateStreamResponse(prompt_logprobs=pb.PromptLogprobs(entries=entries))
         try:
             async for event in self._script(spec, fault, context):
                 yield event

@@ -74,7 +74,7 @@ async def test_chk_02_last_chunk_of_one_token(subject: Subject, chunk: int, leng
     for ask in (replace(_ASKS[length], sampling={"prompt_logprobs": 1}) for length in lengths):
         subject.assert_same(await bench.generate([ask]))
         expected = oracle.logits(ask.prompt).log_softmax(-1)[range(len(ask.prompt) - 1), ask.prompt[1:]]
-        entries = bench.sink.prompt_logprobs[str(ask.seed)].entries[1:]
+        entries = bench.sink.prompt_logprobs[str(ask.seed)][1:]
         torch.testing.assert_close(torch.tensor([entry.logprob for entry in entries]), expected, atol=1e-4, rtol=0)
 
 

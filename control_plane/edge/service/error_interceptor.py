@@ -127,13 +127,18 @@ class _Call:
 
 def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.RpcMethodHandler[Any, Any]":
     behaviours: Any = handler
-    serializer: Any = handler.response_serializer
+    serializer = _serializer(handler.response_serializer)
     if handler.request_streaming:
         assert handler.response_streaming, "no service takes many requests for one answer"
         return grpc.stream_stream_rpc_method_handler(call.of_many(behaviours.stream_stream), response_serializer=serializer)
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(call.of_one(behaviours.unary_stream), response_serializer=serializer)
     return grpc.unary_unary_rpc_method_handler(call.of_one(behaviours.unary_unary), response_serializer=serializer)
+
+
+def _serializer(serialize: "Callable[[Any], bytes] | None") -> Callable[[Any], bytes] | None:
+    """Large answers come in their serialized form: that was made on a thread."""
+    return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
 
 
 def _ignore(method: str, code: grpc.StatusCode) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 
 from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
 from control_plane.edge.service.admission.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.prompt_limit import PromptLimit
@@ -16,9 +16,9 @@ from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.service.streams.delta_gatherer import DeltaGatherer
 from control_plane.edge.service.streams.event_writer import EventWriter
-from control_plane.edge.service.streams.request_stream import RequestStream
 from control_plane.edge.service.streams.request_streams import RequestStreams
-from control_plane.edge.service.streams.responses import ResponseBuilder, whole_response
+from control_plane.edge.service.streams.responses import ResponseBuilder, serialized_response
+from control_plane.engine.ports import PromptLogprobs, SequenceDelta
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.
@@ -51,14 +51,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._responses = ResponseBuilder(model.tokenizer)
         self._started_at = time.monotonic()
 
-    async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> inference_pb2.GenerateResponse:
-        """Answer once, when every choice has finished."""
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> bytes:  # type: ignore[override]
+        """Answer once, when every choice has finished; the answer is serialized already."""
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
         admitted = await self._admission.admit(request.spec)
         async with self._live.open(admitted.request, deadline) as stream:
             outputs = await stream.whole()
-        return whole_response(admitted.started, outputs, self._responses)
+        size = _num_logprobs(admitted) + sum(len(output.token_ids) for output in outputs if isinstance(output, SequenceDelta))
+        return await self._encoder.run(size, serialized_response, admitted.started, outputs, self._responses)
 
     async def GenerateStream(  # type: ignore[override]  # a coroutine that writes: gRPC cancels it wherever it waits
         self, request: inference_pb2.GenerateStreamRequest, context: _Context
@@ -67,7 +68,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
         admitted = await self._admission.admit(request.spec)
-        gatherer = DeltaGatherer(self._responses, admitted.started.effective.output.stream_interval)
+        gatherer = DeltaGatherer(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
             await stream.accepted()
             # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
@@ -76,7 +77,19 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             async with stream.interruptible():
                 with writer.watched():
                     await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
-                    await _write_output(stream, gatherer, writer)
+                    while outputs := await stream.take():
+                        for output in outputs:
+                            if isinstance(output, PromptLogprobs):  # comes before all tokens
+                                await self._write_prompt_logprobs(output, _num_logprobs(admitted), writer)
+                        for event in gatherer.events(outputs):
+                            await writer.write(event)
+                            stream.written(len(event.delta.token_ids))
+
+    async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
+        entries, first_index = output.entries, 0
+        while event := await self._encoder.run(num_logprobs, self._responses.prompt_event, entries, first_index):
+            first_index += len(event.prompt_logprobs.entries)
+            await writer.write(event)
 
     async def Tokenize(self, request: inference_pb2.TokenizeRequest, context: _Context) -> inference_pb2.TokenizeResponse:
         """Token ids of a text or a chat."""
@@ -143,9 +156,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         )
 
 
-async def _write_output(stream: RequestStream, gatherer: DeltaGatherer, writer: EventWriter) -> None:
-    """Write output as it comes, until the request has ended."""
-    while outputs := await stream.take():
-        for event in gatherer.events(outputs):
-            await writer.write(event)
-            stream.written(len(event.delta.token_ids))
+def _num_logprobs(admitted: AdmittedRequest) -> int:
+    """How many log probabilities of the prompt are to be told, alternatives included."""
+    output = admitted.started.effective.output
+    return len(admitted.request.prompt_token_ids) * (1 + output.prompt_logprobs) if output.HasField("prompt_logprobs") else 0

@@ -102,7 +102,7 @@ def test_prompt_logprobs_are_told_once(max_tokens):
     sampling = SamplingParams(prompt_logprobs=0)
     bench.submit("r", PROMPT, max_tokens=max_tokens, choices=[make_choice(index, sampling=sampling) for index in range(3)])
     bench.run()
-    entries = bench.sink.prompt_logprobs["r"].entries
+    entries = bench.sink.prompt_logprobs["r"]
     assert [entry.logprob for entry in entries] == [None, *(prompt_logprob(PROMPT, index) for index in range(1, len(PROMPT)))]
     assert [bench.sink.finished["r", index].num_generated_tokens for index in range(3)] == [max_tokens] * 3
 

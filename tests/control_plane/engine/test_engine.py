@@ -145,7 +145,7 @@ def test_prompt_logprobs_come_once_and_whole():
     bench.run()
     bench.submit("r", prompt, max_tokens=4, sampling=SamplingParams(prompt_logprobs=0, logprobs=True))
     bench.run()
-    entries = bench.sink.prompt_logprobs["r"].entries
+    entries = bench.sink.prompt_logprobs["r"]
     assert [entry.token_id for entry in entries] == list(prompt)
     assert [entry.logprob for entry in entries] == [None, *(prompt_logprob(prompt, index) for index in range(1, 20))]
 
@@ -158,7 +158,7 @@ def test_prompt_logprobs_survive_a_lost_worker():
     bench.lose(bench.worker)
     bench.join(describe())
     bench.run()
-    assert [entry.token_id for entry in bench.sink.prompt_logprobs["r"].entries] == list(prompt)
+    assert [entry.token_id for entry in bench.sink.prompt_logprobs["r"]] == list(prompt)
     assert bench.sink.output_of("r") == solo(prompt, 4)
 
 
@@ -166,7 +166,7 @@ def test_prompt_logprobs_of_one_token_come_too():
     bench = Bench()
     bench.submit("r", (5,), sampling=SamplingParams(prompt_logprobs=0))
     bench.run()
-    assert len(bench.sink.prompt_logprobs["r"].entries) == 1
+    assert len(bench.sink.prompt_logprobs["r"]) == 1
 
 
 def test_an_aborted_request_runs_no_further_steps_than_those_in_flight():

@@ -197,5 +197,5 @@ def test_prompt_logprobs_come_once_with_a_pause_in_the_prompt():
     bench.run()
     bench.engine.unhold("r")
     bench.run()
-    assert [entry.token_id for entry in bench.sink.prompt_logprobs["r"].entries] == list(PROMPT)
+    assert [entry.token_id for entry in bench.sink.prompt_logprobs["r"]] == list(PROMPT)
     assert bench.sink.output_of("r") == EXPECTED

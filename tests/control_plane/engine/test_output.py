@@ -48,7 +48,7 @@ def test_lpu_05_prompt_logprobs_survive_a_preemption_between_two_chunks():
     chunks = [chunk.num_tokens for step in bench.worker.history for chunk in step.chunks]
     assert chunks[1:4] == [7, 7, 8]  # the last one is of the second admission
     assert bench.metrics.total("preemptions") == bench.sink.finished["r", 0].num_readmissions == 1
-    entries = bench.sink.prompt_logprobs["r"].entries
+    entries = bench.sink.prompt_logprobs["r"]
     assert [(entry.token_id, entry.logprob) for entry in entries[1:]] == [(i, prompt_logprob(prompt, i)) for i in range(1, 40)]
     assert bench.sink.output_of("r") == solo(prompt, 4)
 

@@ -1,43 +1,41 @@
 """Events of a stream: the engine's output, in messages that are neither too many nor too large."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from control_plane.edge.service.streams.responses import ResponseBuilder
-from control_plane.engine.ports import Output, PromptLogprobs, SequenceDelta, SequenceFinished
+from control_plane.engine.ports import Output, SequenceDelta, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
 
-#: A message stays far below the limits of clients, whatever a slow one has let pile up, and with all log probabilities.
+#: A message stays far below the limits of clients, and takes no more than some milliseconds, whatever a slow one has let pile up.
 _MAX_DELTA_TOKENS = 1024
+
+#: Of all tokens of a message together, alternatives included.
+_MAX_LOGPROBS = 1024
 
 
 class DeltaGatherer:
-    """Joins deltas until there are enough tokens for a message, and turns all other output into events of a stream."""
+    """Joins deltas until there are enough tokens for a message. Log probabilities of the prompt are no affair of it."""
 
-    def __init__(self, builder: ResponseBuilder, stream_interval: int) -> None:
+    def __init__(self, builder: ResponseBuilder, output: inference_pb2.OutputOptions) -> None:
         self._builder = builder
-        self._interval = stream_interval
+        self._max_tokens = max(1, _MAX_LOGPROBS // (1 + output.top_logprobs)) if output.logprobs else _MAX_DELTA_TOKENS
+        self._interval = min(output.stream_interval, self._max_tokens)
         self._gathered: dict[int, list[SequenceDelta]] = {}
         self._numerics: dict[int, str] = {}  # last sent, by choice
         self._num_gathered: Counter[int] = Counter()  # tokens, by choice
 
-    def events(self, outputs: Sequence[Output]) -> list[inference_pb2.GenerateStreamResponse]:
-        """What can be sent now."""
-        events = []
+    def events(self, outputs: Sequence[Output]) -> Iterator[inference_pb2.GenerateStreamResponse]:
+        """What can be sent now, each message made when the one before it is on its way."""
         for output in outputs:
             match output:
                 case SequenceDelta():
-                    events += self._gather(output)
+                    yield from self._gather(output)
                 case SequenceFinished():
-                    events += self._flush(output.choice)
-                    events.append(inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output)))
-                case PromptLogprobs():
-                    entries = self._builder.logprobs(output.entries)
-                    prompt_logprobs = inference_pb2.PromptLogprobs(entries=entries)
-                    events.append(inference_pb2.GenerateStreamResponse(prompt_logprobs=prompt_logprobs))
+                    yield from self._flush(output.choice)
+                    yield inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output))
         for choice in [choice for choice, count in self._num_gathered.items() if count >= self._interval]:
-            events += self._flush(choice)
-        return events
+            yield from self._flush(choice)
 
     def _gather(self, delta: SequenceDelta) -> list[inference_pb2.GenerateStreamResponse]:
         """Take a delta; what was gathered before goes first if it was computed in another way, and all of it if it is much."""
@@ -46,7 +44,7 @@ class DeltaGatherer:
         events = self._flush(choice) if before and before[0].numerics_id != delta.numerics_id else []
         self._gathered.setdefault(choice, []).append(delta)
         self._num_gathered[choice] += len(delta.token_ids)
-        return events + self._flush(choice) if self._num_gathered[choice] >= _MAX_DELTA_TOKENS else events
+        return events + self._flush(choice) if self._num_gathered[choice] >= self._max_tokens else events
 
     def _flush(self, choice: int) -> list[inference_pb2.GenerateStreamResponse]:
         deltas = self._gathered.pop(choice, None)

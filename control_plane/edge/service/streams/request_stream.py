@@ -6,11 +6,8 @@ from contextlib import asynccontextmanager
 
 from control_plane.edge.service.errors import RequestError, error_of
 from control_plane.edge.service.streams.backlog import Backlog
-from control_plane.edge.service.streams.joined_output import joined
+from control_plane.edge.service.streams.joined_output import MAX_JOINED, joined
 from control_plane.engine.ports import GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceDelta, SequenceFinished
-
-#: So many deltas of each choice that goes on pile up before they are joined.
-_JOINED_DELTAS = 64
 
 
 class RequestStream:
@@ -105,7 +102,7 @@ class RequestStream:
         self._outputs.append(output)
         if isinstance(output, SequenceDelta):
             self.backlog.add(len(output.token_ids))
-            if len(self._outputs) - self._num_joined > _JOINED_DELTAS * self._num_unfinished:
+            if len(self._outputs) - self._num_joined >= MAX_JOINED * self._num_unfinished:
                 self._outputs[self._num_joined :] = joined(self._outputs[self._num_joined :])
                 self._num_joined = len(self._outputs)
         elif isinstance(output, SequenceFinished):

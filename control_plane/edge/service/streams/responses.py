@@ -1,12 +1,16 @@
 """The engine's output as messages to clients."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.engine.ports import FinishReason, Output, PromptLogprobs, SequenceDelta, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
+
+#: A message has log probabilities of so many tokens of the prompt: with all alternatives some 200 KB, serialized in half a millisecond.
+_PROMPT_TOKENS = 256
 
 #: Stands for the logarithm of a probability too small for one.
 _LOGPROB_FLOOR = -9999.0
@@ -48,6 +52,17 @@ class ResponseBuilder:
             for entry in entries
         ]
 
+    def next_prompt_logprobs(self, entries: Iterator[TokenLogprob]) -> list[inference_pb2.TokenLogprob]:
+        """The next of a prompt's log probabilities, as many as a message takes; none at their end."""
+        return self.logprobs(islice(entries, _PROMPT_TOKENS))
+
+    def prompt_event(self, entries: Iterator[TokenLogprob], first_index: int) -> inference_pb2.GenerateStreamResponse | None:
+        """An event with the next of a prompt's log probabilities; None at their end."""
+        batch = self.next_prompt_logprobs(entries)
+        if not batch:
+            return None
+        return inference_pb2.GenerateStreamResponse(prompt_logprobs=inference_pb2.PromptLogprobs(entries=batch, first_index=first_index))
+
     def finished(self, finished: SequenceFinished) -> inference_pb2.Finished:
         """The end of a choice."""
         message = inference_pb2.Finished(
@@ -72,27 +87,32 @@ class ResponseBuilder:
         return message
 
 
-def whole_response(started: inference_pb2.Started, outputs: Sequence[Output], builder: ResponseBuilder) -> inference_pb2.GenerateResponse:
-    """The answer of a unary call from all output of its request."""
-    response = inference_pb2.GenerateResponse(started=started)
+def serialized_response(started: inference_pb2.Started, outputs: Sequence[Output], builder: ResponseBuilder) -> bytes:
+    """The answer of a unary call from all output of its request, in its form on the wire; for a thread.
+
+    Made of parts, whose forms one after the other are the form of the whole: no part is long to serialize.
+    """
+    parts = [inference_pb2.GenerateResponse(started=started).SerializeToString()]
     # A resume leaves out choices that had finished.
     ends = {output.choice: output for output in outputs if isinstance(output, SequenceFinished)}
+    usage = inference_pb2.Usage(prompt_tokens=started.num_prompt_tokens, cached_tokens=ends[min(ends)].num_cached_tokens)
     for index in sorted(ends):
         deltas = [output for output in outputs if isinstance(output, SequenceDelta) and output.choice == index]
-        choice = response.choices.add(index=index, finished=builder.finished(ends[index]))
+        choice = inference_pb2.Choice(index=index, finished=builder.finished(ends[index]))
         if deltas:
             joined = builder.delta(deltas)
             choice.text = joined.text
             choice.token_ids.extend(joined.token_ids)
             choice.logprobs.extend(joined.logprobs)
+        parts.append(inference_pb2.GenerateResponse(choices=[choice]).SerializeToString())
+        usage.completion_tokens += ends[index].num_generated_tokens
     for output in outputs:
         if isinstance(output, PromptLogprobs):
-            response.prompt_logprobs.extend(builder.logprobs(output.entries))
-    usages = [choice.finished.usage for choice in response.choices]
-    response.usage.prompt_tokens = started.num_prompt_tokens
-    response.usage.completion_tokens = sum(usage.completion_tokens for usage in usages)
-    response.usage.cached_tokens = usages[0].cached_tokens
-    return response
+            entries = output.entries
+            while batch := builder.next_prompt_logprobs(entries):
+                parts.append(inference_pb2.GenerateResponse(prompt_logprobs=batch).SerializeToString())
+    parts.append(inference_pb2.GenerateResponse(usage=usage).SerializeToString())
+    return b"".join(parts)
 
 
 def _finite(logprob: float) -> float:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from control_plane.core.packed_logprobs import PackedLogprobs
 from control_plane.core.step import LaneError, PromptLogprobChunk, StepResult, TokenLogprob, WorkerDescription
 from control_plane.edge.worker_link.frames.due_logprobs import DueLogprobs, PromptSpan
 from control_plane.edge.worker_link.frames.frame_error import FrameError
-from pypto_serving.wire.columns import Ids, unpack_floats, unpack_ids
+from pypto_serving.wire.columns import Floats, Ids, unpack_floats, unpack_ids
 from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
 from pypto_serving.worker.v1 import worker_pb2
 
@@ -99,7 +100,8 @@ def _logprobs(
     for entry in message.logprobs:
         if not math.isfinite(entry.sampled):
             raise FrameError(f"logprobs: {entry.sampled} of lane {entry.lane} is not finite")
-        top = _alternatives(entry, num_alternatives[entry.lane], vocab_size)
+        ids, values = _alternatives(entry, num_alternatives[entry.lane], vocab_size)
+        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
         logprobs[entry.lane] = TokenLogprob(tokens[entry.lane], entry.sampled, top)
     return logprobs
 
@@ -118,30 +120,24 @@ def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_
         told = f"{len(values)} tokens from {chunk.first_index} on of generation {generation}"
         raise FrameError(f"prompt_logprobs: lane {chunk.lane} tells about {told}, due are {wanted[2]} from {wanted[1]} on of {wanted[0]}")
     count = due.num_alternatives
-    top = _alternatives(chunk, count * len(values), vocab_size)
-    entries = (
-        TokenLogprob(token_id, value, top[row * count : (row + 1) * count])
-        for row, (token_id, value) in enumerate(zip(due.token_ids, values, strict=True))
-    )
-    return PromptLogprobChunk(chunk.lane, generation, chunk.first_index, tuple(entries))
+    ids, top = _alternatives(chunk, count * len(values), vocab_size)
+    entries = PackedLogprobs(due.token_ids, values.data, count, ids.data, top.data)
+    return PromptLogprobChunk(chunk.lane, generation, chunk.first_index, entries)
 
 
-def _alternatives(
-    entry: worker_pb2.TokenLogprobs | worker_pb2.PromptTokenLogprobs, count: int, vocab_size: int
-) -> tuple[tuple[int, float], ...]:
+def _alternatives(entry: worker_pb2.TokenLogprobs | worker_pb2.PromptTokenLogprobs, count: int, vocab_size: int) -> tuple[Ids, Floats]:
     if not len(entry.top_token_ids) == len(entry.top_logprobs) == 4 * count:
         raise FrameError(f"alternatives: {len(entry.top_token_ids)} and {len(entry.top_logprobs)} bytes, {4 * count} each are due")
     ids = unpack_ids(entry.top_token_ids, "top_token_ids")
     _require_below("top_token_ids", ids, vocab_size)
-    return tuple(zip(ids.tolist(), _floats(entry.top_logprobs, "top_logprobs"), strict=True))
+    return ids, _floats(entry.top_logprobs, "top_logprobs")
 
 
-def _floats(column: bytes, field: str) -> list[float]:
+def _floats(column: bytes, field: str) -> Floats:
     try:
         values = unpack_floats(column, field)
     except ValueError as error:
         raise FrameError(str(error)) from error
     if not np.isfinite(values).all():
         raise FrameError(f"{field}: {values[~np.isfinite(values)][0]} is not finite")
-    numbers: list[float] = values.tolist()
-    return numbers
+    return values

@@ -144,4 +144,4 @@ async def test_prompt_logprobs_come_first(command_line, server, flags):
     ended = await command_line("generate", "hi", "--prompt-logprobs", "1", *flags, target=server.target)
     assert server.service.seen[0].output.prompt_logprobs == 1
     lines = ended.out.splitlines()
-    assert (len(lines), lines[0].split()[0], lines[1]) == (2, "-", "100 101 102 103 104 ")
+    assert (len(lines), lines[0].split()[0], lines[3]) == (4, "-", "100 101 102 103 104 ")

@@ -2,13 +2,16 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import pytest
 from fakes.engine import MAX_MODEL_LEN, FakeControlPlane, fake_control_plane, served_model
-from fakes.tokenizers import BOS, EOS, EOT
+from fakes.tokenizers import BOS, EOS, EOT, SPECIAL_TOKENS, byte_tokenizer
 
+from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.engine.ports import Failure, RequestFailed
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -85,6 +88,32 @@ async def test_tkz_05_a_stop_string_around_a_special_token_is_refused_where_that
     with pytest.raises(grpc.aio.AioRpcError, match=r"stopping.stop\[1\] contains the special token '<eot>'"):
         await plane.generate(text="x", stopping=pb.StoppingParams(stop=["y", "\n<eot>"]))
     await plane.generate(text="x", stopping=pb.StoppingParams(stop=["\n<eot>"]), output=pb.OutputOptions(skip_special_tokens=False))
+
+
+class WatchedTokenizer(Tokenizer):
+    """The byte tokenizer; notes on which threads it is asked for bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(byte_tokenizer()._tokenizer, SPECIAL_TOKENS)
+        self.threads: set[str] = set()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        self.threads.add(threading.current_thread().name.partition("_")[0])
+        return super().token_bytes(token_id)
+
+
+async def test_log_probabilities_of_a_long_prompt_come_in_messages_that_a_thread_makes() -> None:
+    tokenizer = WatchedTokenizer()
+    prompt, output = pb.TokenIds(ids=[97] * 1600), pb.OutputOptions(prompt_logprobs=20)
+    spec = {"token_ids": prompt, "output": output, "stopping": pb.StoppingParams(max_tokens=0)}
+    async with fake_control_plane((), replace(served_model(), tokenizer=tokenizer)) as plane:
+        plane.join_worker(max_model_len=4000)
+        response = await plane.generate(**spec)
+        messages = [event.prompt_logprobs for event in await plane.events(**spec) if event.HasField("prompt_logprobs")]
+    assert tokenizer.threads == {"tokenizer"}
+    assert [message.first_index for message in messages] == [*range(0, 1600, 256)]
+    assert {len(message.entries) for message in messages} == {256, 64}
+    assert [entry for message in messages for entry in message.entries] == list(response.prompt_logprobs)
 
 
 async def test_stop_04_usage_ends_at_the_stop_string(plane: FakeControlPlane) -> None:

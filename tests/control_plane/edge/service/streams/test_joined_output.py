@@ -41,6 +41,12 @@ def test_tokens_of_other_numerics_stay_apart() -> None:
     assert seen(outputs) == [(0, 0, [100], "<0>", "a"), (0, 1, [101, 102], "<1><2>", "b")]
 
 
+def test_what_is_joined_fits_a_small_message() -> None:
+    outputs = joined(joined([delta(0, index) for index in range(100)]) + [delta(0, index) for index in range(100, 150)])
+    assert [len(output.token_ids) for output in outputs] == [64, 64, 22]
+    assert [token_id for output in outputs for token_id in output.token_ids] == [*range(100, 250)]
+
+
 def test_joining_again_changes_nothing() -> None:
     outputs = joined([delta(0, index) for index in range(5)])
     assert seen(joined([*outputs, delta(0, 5)])) == [(0, 0, [*range(100, 106)], "<0><1><2><3><4><5>", "n")]

@@ -25,6 +25,7 @@ from control_plane.engine.ports import (
     SequenceDelta,
     SequenceFinished,
 )
+from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
 class SilentEngine:
@@ -64,7 +65,7 @@ async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() 
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for output in (delta(0), delta(1), delta(2), FINISHED):
         stream.put(output)
-    gatherer = DeltaGatherer(ResponseBuilder(byte_tokenizer()), stream_interval=1)
+    gatherer = DeltaGatherer(ResponseBuilder(byte_tokenizer()), pb.OutputOptions(stream_interval=1))
     first, last = gatherer.events(await stream.take())
     assert (first.delta.text, list(first.delta.token_ids), last.finished.usage.completion_tokens) == ("012", [0, 1, 2], 3)
     assert await stream.take() == []
@@ -76,7 +77,7 @@ async def test_what_piles_up_is_joined_and_leaves_in_messages_of_bounded_size() 
         stream.put(delta(index))
     outputs = await stream.take()
     assert len(outputs) < 150
-    events = DeltaGatherer(ResponseBuilder(byte_tokenizer()), stream_interval=1).events(outputs)
+    events = list(DeltaGatherer(ResponseBuilder(byte_tokenizer()), pb.OutputOptions(stream_interval=1)).events(outputs))
     assert [token_id for event in events for token_id in event.delta.token_ids] == [*range(5000)]
     assert max(len(event.delta.token_ids) for event in events) < 1200
 

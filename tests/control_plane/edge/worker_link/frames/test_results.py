@@ -59,7 +59,7 @@ def test_a_right_result_is_taken():
     assert (result.lanes, result.generations, result.token_ids) == ([0, 1], [1, 1], [6, 6])
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
     assert result.logprobs == {1: TokenLogprob(6, -1.0, ((7, -1.0),))}
-    assert result.prompt_logprobs[0].entries == (TokenLogprob(6, -1.0, ((3, -0.5),)), TokenLogprob(7, -2.0, ((4, -0.5),)))
+    assert tuple(result.prompt_logprobs[0].entries) == (TokenLogprob(6, -1.0, ((3, -0.5),)), TokenLogprob(7, -2.0, ((4, -0.5),)))
 
 
 def test_lane_errors_say_whose_fault_they_are():
