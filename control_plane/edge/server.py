@@ -73,7 +73,7 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             replayer = Replayer()
             cleanup.callback(replayer.close)
-            admission = Admission(model, encoder, replayer, self._context_limit)
+            admission = Admission(model, encoder, replayer, self._context_limit, config.access.priorities)
             await server.start(self._service(model, encoder, admission, live, engine), self._context_limit, engine)
             if config.admin_port is not None:
                 ports["admin"] = await self._start_admin(

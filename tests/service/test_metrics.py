@@ -36,8 +36,9 @@ async def drained(call: grpc.aio.UnaryStreamCall) -> None:
 
 async def disturb(service: Service) -> None:
     """Preemptions, prefix hits, cancelled calls, duplicates, refusals, and a worker that dies and comes back."""
-    long = [asyncio.ensure_future(service.unary(token_ids=[97 + index] * 30 + [58], max_tokens=40, priority=-index)) for index in range(3)]
-    await asyncio.gather(*long)
+    long = [(2 - index, [97 + index] * 30 + [58]) for index in range(3)]
+    calls = [asyncio.ensure_future(service.unary(token_ids=prompt, max_tokens=40, priority=priority)) for priority, prompt in long]
+    await asyncio.gather(*calls)
     await asyncio.gather(*(service.unary(token_ids=[97] * 30 + [58], max_tokens=2) for _ in range(3)))
     call = stream(service, "x", max_tokens=60, request_id="x")
     await begun(call)

@@ -70,7 +70,7 @@ def _key_in(path: Path) -> str:
         raise UsageError(f"--api-key-file: {error}") from None
     if len(keys) > 1:
         raise UsageError(f"--api-key-file: {path}: holds {len(keys)} keys, must be one")
-    return keys[0].decode()
+    return keys[0].key.decode()
 
 
 def open_client(arguments: argparse.Namespace) -> "Client":

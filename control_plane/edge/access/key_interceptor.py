@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from control_plane.edge.access.callers import CALLER
 from control_plane.edge.access.keys import ReloadedKeys
 
 #: Open to everybody, if they are served at all: what probes and tools need.
@@ -32,7 +33,10 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         """Let the call pass, or put a refusal in its place."""
         handler = await continuation(handler_call_details)
         path = handler_call_details.method
-        if path.startswith(_OPEN_SERVICES) or _key(handler_call_details.invocation_metadata) in self._keys.current():
+        if path.startswith(_OPEN_SERVICES):
+            return handler
+        if caller := self._keys.current().caller(_key(handler_call_details.invocation_metadata)):
+            CALLER.set(caller)  # the task that we are in serves this call and no other
             return handler
         # Methods that do not exist are not counted: their names are the caller's.
         is_ours = handler is not None and path.startswith("/pypto_serving.")

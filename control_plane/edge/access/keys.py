@@ -2,22 +2,29 @@
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pypto_serving.process.credentials.key_file import parse_keys
-from pypto_serving.process.credentials.reloaded_files import ReloadedFiles
+from control_plane.edge.access.callers import Caller, parse_priorities
+from pypto_serving.process.credentials.key_file import KeyLine, parse_keys
+from pypto_serving.process.credentials.reloaded_files import FileRefused, ReloadedFiles
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Keys:
     """Some keys, of which any one will do. How long a check takes says nothing about them."""
 
-    def __init__(self, keys: Iterable[bytes]) -> None:
-        self._digests = tuple(hashlib.sha256(key).digest() for key in keys)
+    def __init__(self, callers: Iterable[tuple[bytes, Caller]]) -> None:
+        """Keys, and whom each of them stands for."""
+        self._callers = tuple((hashlib.sha256(key).digest(), caller) for key, caller in callers)
 
-    def __contains__(self, key: bytes) -> bool:
+    def caller(self, key: bytes) -> Caller | None:
+        """Who shows a key; None if it is none of ours."""
         digest = hashlib.sha256(key).digest()
-        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0  # `any` would stop at the first
+        found = [caller for known, caller in self._callers if hmac.compare_digest(digest, known)]  # all of them: the first would tell
+        return found[0] if found else None
 
 
 ReloadedKeys = ReloadedFiles[Keys]
@@ -27,6 +34,20 @@ def watch_keys(name: str, path: Path) -> ReloadedKeys:
     """Read a file of keys and go on watching it; raises StartUpError."""
 
     def parse(contents: Sequence[bytes]) -> Keys:
-        return Keys(parse_keys(path, contents[0]))
+        return Keys((line.key, _caller(path, line)) for line in parse_keys(path, contents[0]))
 
     return ReloadedFiles(name, [path], parse)
+
+
+def _caller(path: Path, line: KeyLine) -> Caller:
+    """The caller that a line describes; without a name its digest tells it apart. Nothing of the line is shown: it may be a secret."""
+    options = dict(option.partition("=")[::2] for option in line.options)
+    name = options.pop("name", "key-" + hashlib.sha256(line.key).hexdigest()[:16])
+    priority = options.pop("priority", None)
+    if options or not _NAME.fullmatch(name):
+        known = "name=NAME, of 1 to 64 letters, digits, _, . and -, and priority=LOW..HIGH"
+        raise FileRefused(f"{path}, line {line.number}: behind a key may stand {known}")
+    try:
+        return Caller(name, parse_priorities(priority) if priority is not None else None)
+    except ValueError as error:
+        raise FileRefused(f"{path}, line {line.number}: priority: {error}") from None

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from control_plane.edge.access.callers import DEFAULT_PRIORITIES, PriorityRange, parse_priorities
 from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
 from pypto_serving.process.options import require_flags
@@ -18,6 +19,7 @@ class AccessOptions:
     worker_tls_name: str | None
     api_keys_file: Path | None
     admin_key_file: Path | None
+    priorities: PriorityRange
     reflection: bool
 
 
@@ -25,7 +27,17 @@ def add_access_options(parser: argparse._ActionsContainer) -> None:
     """Add the flags."""
     add_server_tls_options(parser, "clients")
     parser.add_argument(
-        "--api-keys-file", type=Path, metavar="FILE", help="keys of clients, one a line; default: everybody who reaches the port may use it"
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="keys of clients, one a line, and name=NAME or priority=LOW..HIGH behind it; default: whoever reaches the port may use it",
+    )
+    parser.add_argument(
+        "--priorities",
+        type=_priorities,
+        default=DEFAULT_PRIORITIES,
+        metavar="LOW..HIGH",
+        help="priorities of requests whose key says nothing else, lower runs first; written with =: --priorities=-10..10",
     )
     parser.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys of operators, one a line, for the admin service")
     parser.add_argument(
@@ -35,6 +47,13 @@ def add_access_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--worker-tls-cert", type=Path, metavar="FILE", help="PEM certificate chain to show to workers")
     parser.add_argument("--worker-tls-key", type=Path, metavar="FILE", help="PEM key of --worker-tls-cert, not encrypted")
     parser.add_argument("--worker-tls-name", metavar="NAME", help="host that workers' certificates name; default: the one dialled")
+
+
+def _priorities(text: str) -> PriorityRange:
+    try:
+        return parse_priorities(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def access_options(parser: argparse.ArgumentParser, values: argparse.Namespace) -> AccessOptions:
@@ -50,5 +69,6 @@ def access_options(parser: argparse.ArgumentParser, values: argparse.Namespace) 
         worker_tls_name=values.worker_tls_name,
         api_keys_file=values.api_keys_file,
         admin_key_file=values.admin_key_file,
+        priorities=values.priorities,
         reflection=values.reflection,
     )

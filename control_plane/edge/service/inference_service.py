@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from control_plane.edge.access.callers import CALLER
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
 from control_plane.edge.service.admission.parameters import check_num_tokens, check_token_ids
@@ -141,7 +142,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """End a live request."""
         if not request.request_id:
             raise InvalidArgument("request_id is empty, must name a request")
-        return inference_pb2.AbortResponse(was_live=self._live.abort(request.request_id))
+        return inference_pb2.AbortResponse(was_live=self._live.abort(CALLER.get().scoped(request.request_id)))
 
     def _description(self) -> inference_pb2.Model:
         return inference_pb2.Model(

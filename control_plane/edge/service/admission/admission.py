@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from control_plane.core.constraint import Constraint
+from control_plane.edge.access.callers import CALLER, DEFAULT_PRIORITIES, PriorityRange
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission.constraints import RequestConstraints, check_constraint
 from control_plane.edge.service.admission.context_limit import ContextLimit
@@ -44,8 +45,17 @@ class AdmittedRequest:
 class Admission:
     """Validates requests and applies all defaults. Used on the clients' event loop; every method raises a RequestError."""
 
-    def __init__(self, model: ServedModel, encoder: PromptEncoder, replayer: Replayer, context_limit: ContextLimit) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        encoder: PromptEncoder,
+        replayer: Replayer,
+        context_limit: ContextLimit,
+        priorities: PriorityRange = DEFAULT_PRIORITIES,
+    ) -> None:
+        """`priorities`: of callers whose key says nothing else."""
         self._model = model
+        self._priorities = priorities
         self._encoder = encoder
         self._replayer = replayer
         self._context_limit = context_limit
@@ -56,6 +66,7 @@ class Admission:
         arrival_time = time.monotonic()
         self.check_model(spec.model)
         _check_envelope(spec)
+        self._check_priority(spec.priority)
         if spec.HasField("resume"):
             num_tokens = check_num_resumed_tokens(spec.resume)
             await self._encoder.run(num_tokens, check_resume, spec, self._model.fingerprint, self._model.vocab_size, self._max_tokens)
@@ -85,6 +96,11 @@ class Admission:
         """Require the served model; an empty name means it."""
         if name not in ("", self._model.name):
             raise NotFound(f"model {name!r} is not served; this server has {self._model.name!r}")
+
+    def _check_priority(self, priority: int) -> None:
+        allowed = CALLER.get().priorities or self._priorities
+        if priority not in allowed:
+            raise InvalidArgument(f"priority = {priority}, must be in {allowed}: that is what this server allows the caller")
 
     @property
     def _max_tokens(self) -> int:
@@ -147,9 +163,9 @@ class Admission:
         choices: Sequence[ChoiceSpec],
         arrival_time: float,
     ) -> GenerationRequest:
-        effective = started.effective
+        effective, caller = started.effective, CALLER.get()
         return GenerationRequest(
-            request_id=started.request_id,
+            request_id=caller.scoped(started.request_id),
             resume_key=started.resume_key,
             prompt_token_ids=prompt,
             choices=choices,
@@ -158,7 +174,7 @@ class Admission:
             end_token_ids=self._end_token_ids(effective.stopping) | self._stop_token_ids(effective),
             arrival_time=arrival_time,
             priority=spec.priority,
-            cache_salt=spec.cache_salt,
+            cache_salt=caller.scoped(spec.cache_salt),
             takes_over=spec.HasField("resume"),
         )
 

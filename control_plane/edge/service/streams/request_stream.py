@@ -17,6 +17,7 @@ class RequestStream:
         self.request = request
         self.backlog = backlog
         self.ended = asyncio.Event()  # the engine has forgotten the request
+        self.num_successors = 0  # calls that wait for its end to take it over
         self._num_unfinished = len(request.choices)
         self._outputs: list[Output] = []
         self._num_joined = 0  # outputs at the front that have been joined

@@ -85,7 +85,8 @@ class RequestStreams:
 
     def abort(self, request_id: str) -> bool:
         """End a request; returns whether it was live."""
-        if request_id not in self._streams:
+        stream = self._streams.get(request_id)
+        if stream is None or stream.ended.is_set():
             return False
         self._engine.end(request_id, Failure.CANCELLED, "request aborted")
         return True
@@ -125,23 +126,35 @@ class RequestStreams:
         return stream
 
     async def _free_id(self, request: GenerationRequest) -> None:
-        """A live request with this id goes if the newcomer takes it over, and has its key."""
+        """A live request with this id goes if the newcomer takes it over, and has its key. Until one of those does it keeps the id."""
         while (live := self._streams.get(request.request_id)) is not None:
             if not (request.takes_over and hmac.compare_digest(live.request.resume_key, request.resume_key)):
                 raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request")
+            if live.ended.is_set():
+                return
             reason = Cancelled("request taken over by a resume")
             self._engine.end(request.request_id, Failure.CANCELLED, str(reason))
             live.interrupt(reason)  # its client may have left without a word, in the middle of a write
-            await live.ended.wait()
+            live.num_successors += 1
+            try:
+                await live.ended.wait()
+            finally:
+                live.num_successors -= 1
+                self._forget_ended(live)
+
+    def _forget_ended(self, stream: RequestStream) -> None:
+        """Free the id of a request that has ended and that nobody takes over."""
+        is_over = stream.ended.is_set() and not stream.num_successors
+        if is_over and self._streams.get(stream.request.request_id) is stream:
+            del self._streams[stream.request.request_id]
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             stream = self._streams.get(output.request_id)
-            if stream is None:
+            if stream is None or stream.ended.is_set():
                 continue
             stream.put(output)
-            if stream.ended.is_set():
-                del self._streams[output.request_id]
+            self._forget_ended(stream)
 
 
 def _failure(error: BaseException, deadline: Deadline) -> Failure:

@@ -4,13 +4,15 @@ from pathlib import Path
 import pytest
 
 from control_plane.edge.access import keys as keys_module
+from control_plane.edge.access.callers import Caller, PriorityRange
 from control_plane.edge.access.keys import Keys, watch_keys
 from pypto_serving.process.start_up import StartUpError
 
 
 def test_any_of_several_keys_will_do_and_nothing_else() -> None:
-    keys = Keys([b"one", b"two"])
-    assert [key in keys for key in (b"one", b"two", b"on", b"one ", b"", b"ONE")] == [True, True, False, False, False, False]
+    keys = Keys([(b"one", Caller("first")), (b"two", Caller("second"))])
+    callers = [keys.caller(key) for key in (b"one", b"two", b"on", b"one ", b"", b"ONE")]
+    assert callers == [Caller("first"), Caller("second"), None, None, None, None]
 
 
 def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,9 +23,9 @@ def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: pytest.M
         return left == right
 
     monkeypatch.setattr(keys_module.hmac, "compare_digest", compare)
-    keys = Keys([b"one", b"two", b"three"])
+    keys = Keys((key, Caller()) for key in (b"one", b"two", b"three"))
     for shown in (b"one", b"three", b"a much longer one than all of them", b""):
-        _ = shown in keys
+        keys.caller(shown)
     assert lengths == [(32, 32)] * 12  # digests, as long as each other
 
 
@@ -36,3 +38,19 @@ def empty_file(tmp_path: Path) -> Iterator[Path]:
 def test_a_start_without_any_key_in_the_file_is_refused(empty_file: Path) -> None:
     with pytest.raises(StartUpError, match="keys: holds no key"):
         watch_keys("api_keys", empty_file)
+
+
+def test_a_key_has_a_name_and_a_range_or_is_told_apart_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("one name=acme priority=-5..5\ntwo\nthree priority=0..0\n")
+    keys = watch_keys("api_keys", tmp_path / "keys").current()
+    assert keys.caller(b"one") == Caller("acme", PriorityRange(-5, 5))
+    assert keys.caller(b"two") == Caller("key-3fc4ccfe745870e2")
+    assert keys.caller(b"three").priorities == PriorityRange(0, 0)
+
+
+@pytest.mark.parametrize("options", ["word", "name=", "name=a/b", "name=ä", "nam=x", "priority=1", "priority=", "name=x priority=2..1"])
+def test_options_that_are_none_are_refused_by_line_without_showing_the_key(tmp_path: Path, options: str) -> None:
+    (tmp_path / "keys").write_text(f"good\nsecret {options}\n")
+    with pytest.raises(StartUpError, match="keys, line 2: ") as refused:
+        watch_keys("api_keys", tmp_path / "keys")
+    assert "secret" not in str(refused.value)
