@@ -232,11 +232,13 @@ def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor,
 
 def can_capture_experts(device_type: str) -> bool:
     """Whether moe_experts runs on a kind of device without waiting for it; the torch forms have to know how many rows an expert has."""
-    return device_type == "npu"
+    return device_type == "npu" or (device_type == "cuda" and accelerator_linear.triton_products() is not None)
 
 
 def kernel_set(device_type: str = "cpu") -> str:
     """Which forms serve a kind of device, as one word for the numerics id: results may differ in the last bits between two sets."""
     if device_type == "npu":
         return f"pypto-{version('pypto')}-torch-npu-{version('torch-npu')}"
+    if device_type == "cuda" and accelerator_linear.triton_products() is not None:
+        return f"triton-{version('triton')}"
     return f"cpp-{_cpu_forms}" if device_type == "cpu" and _cpu_forms else "torch"

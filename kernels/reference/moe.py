@@ -57,10 +57,11 @@ def apply_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, num_experts: i
             first += count
     outputs = torch.empty_like(rows)
     outputs[by_expert] = torch.cat(parts)
-    return _weighted_sum(outputs.view(num_rows, top_k, -1), weights).to(x.dtype)
+    return weighted_sum(outputs.view(num_rows, top_k, -1), weights).to(x.dtype)
 
 
-def _weighted_sum(outputs: Tensor, weights: Tensor) -> Tensor:
+def weighted_sum(outputs: Tensor, weights: Tensor) -> Tensor:
+    """outputs [T, k, H], weights [T, k] fp32 -> [T, H] fp32, added in order."""
     total = outputs[:, 0].float() * weights[:, :1]
     for slot in range(1, weights.shape[1]):
         total = total + outputs[:, slot].float() * weights[:, slot : slot + 1]

@@ -26,12 +26,14 @@ def test_decode_step_against_the_floor_of_memory(
     shape = GraphShape(rows + -rows % 8, PAGE * PAGES_PER_LANE)
     launched = _step_seconds(Run(model, rows, accelerator), accelerator, rows)
     replayed = _step_seconds(Run(model, rows, accelerator, (shape,)), accelerator, rows)
+    ahead = _seconds_per_step_ahead(Run(model, rows, accelerator, (shape,), steps_in_flight=2), accelerator, rows)
     read_bytes = (directory / "model.safetensors").stat().st_size
     read_bytes += sum(spec.row_bytes * len(spec.layers) for spec in model.cache_groups) * rows * _LENGTH
     floor = read_bytes / _bytes_per_second(accelerator)
     with capsys.disabled() if accelerator.is_real else nullcontext():
         print(
             f"\n{size}, {rows} sequences of {_LENGTH} tokens: launched {launched * 1e3:.2f} ms a step, replayed {replayed * 1e3:.2f} ms, "
+            f"two steps in flight {ahead * 1e3:.2f} ms, "
             f"floor {floor * 1e3:.2f} ms ({read_bytes / 1e6:.0f} MB)"
         )
 
@@ -49,6 +51,22 @@ def _step_seconds(run: Run, accelerator: Accelerator, rows: int) -> float:
             accelerator.device.synchronize()
             seconds.append(time.perf_counter() - begin)
     return sorted(seconds)[len(seconds) // 2]
+
+
+def _seconds_per_step_ahead(run: Run, accelerator: Accelerator, rows: int) -> float:
+    """Mean time of a decode step, each launched before the one before it is collected."""
+    admissions = [request(lane, length=_LENGTH, sampling=LaneSampling()) for lane in range(rows)]
+    run.runner.reset()
+    with accelerator.forms():
+        pending = run.runner.launch(step(1, dict.fromkeys(range(rows), _LENGTH), admissions=admissions))
+        pending.wait()
+        begin = time.perf_counter()
+        for index in range(_NUM_STEPS - 1):
+            launched = run.runner.launch(step(2 + index))
+            run.runner.collect(pending)
+            pending = launched
+        run.runner.collect(pending)
+    return (time.perf_counter() - begin) / (_NUM_STEPS - 1)
 
 
 def _bytes_per_second(accelerator: Accelerator) -> float:
