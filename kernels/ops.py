@@ -17,7 +17,7 @@ from kernels.accelerator import linear as accelerator_linear
 from kernels.accelerator import moe as accelerator_moe
 from kernels.accelerator import norm as accelerator_norm
 from kernels.cpu import extension
-from kernels.reference import activation, attention, cache, lookup, moe, norm
+from kernels.reference import activation, attention, cache, lookup, moe, norm, quantized
 from kernels.reference import linear as linear_form
 from kernels.reference import rotary as rotary_form
 
@@ -104,6 +104,21 @@ _moe_experts = _define(
     moe.moe_experts,
     lambda x, *_: x.new_empty(x.shape),
     accelerator_moe.moe_experts,
+)
+_int8_linear = _define(
+    "int8_linear(Tensor x, Tensor packed, Tensor scales, Tensor offsets, Tensor? bias) -> Tensor",
+    quantized.int8_linear,
+    lambda x, packed, scales, *_: x.new_empty(x.shape[0], scales.shape[0]),
+)
+_int8_embedding = _define(
+    "int8_embedding(Tensor ids, Tensor packed, Tensor scales, int width, ScalarType dtype) -> Tensor",
+    quantized.int8_embedding,
+    lambda ids, packed, scales, width, dtype: packed.new_empty(ids.shape[0], width, dtype=dtype),
+)
+_int4_linear = _define(
+    "int4_linear(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? bias, int width) -> Tensor",
+    quantized.int4_linear,
+    lambda x, packed, scales, zeros, bias, width: x.new_empty(x.shape[0], width),
 )
 
 
@@ -210,6 +225,27 @@ def argmax(logits: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored. The torch form promises nothing about company."""
     return _linear(x, weight, bias)  # type: ignore[no-any-return]
+
+
+def int8_linear(x: Tensor, packed: Tensor, scales: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
+    """x [T, K] -> x @ weight.T + bias [T, N] for weight = levels * scales [N], levels packed by reference.quantized.pack_int8.
+
+    A row is quantized to 8 bits by its largest magnitude. `offsets` [N, rounded up to blocks] int32: 128 times the sum of an output's levels.
+    """
+    return _int8_linear(x, packed, scales, offsets, bias)  # type: ignore[no-any-return]
+
+
+def int8_embedding(ids: Tensor, packed: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """ids [T] int64 -> those rows [T, width] of the weight that int8_linear takes."""
+    return _int8_embedding(ids, packed, scales, width, dtype)  # type: ignore[no-any-return]
+
+
+def int4_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, width: int) -> Tensor:  # noqa: PLR0913, PLR0917 - what a weight is made of
+    """x [T, K] -> x @ weight.T + bias [T, width] for weight = (levels - zeros) * scales, packed as reference.quantized does.
+
+    A row is quantized to 8 bits group by group, by the largest magnitude of each; the groups of a sum are added in fp32 in their order.
+    """
+    return _int4_linear(x, packed, scales, zeros, bias, width)  # type: ignore[no-any-return]
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

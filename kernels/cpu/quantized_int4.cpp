@@ -1,0 +1,140 @@
+// int4_linear: weights of 4 bits with a scale, and perhaps a zero point, for every group of inputs; rows are quantized to 8 bits by the
+// same groups. Sums within a group are integers; the groups are added in fp32 in their order.
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "dispatch.h"
+#include "quantized_rows.h"
+
+namespace pypto_serving {
+namespace {
+
+constexpr int64_t kInputs = 8;  // inputs of an output in four bytes: the first four in the low halves, the others in the high ones
+constexpr int64_t kVectors = kBlock / kLanes;
+constexpr int32_t kMiddle = 8;  // the zero point of symmetric weights
+
+struct Rows {
+  const uint8_t* levels;  // [T, depth]
+  const float* scales;    // [T, groups]
+  const int32_t* sums;    // [T, groups]: of the levels
+};
+
+template <typename Scale>
+struct Weights {
+  const uint8_t* packed;  // [blocks, depth / 8, 32, 4]
+  const Scale* scales;    // [blocks, groups, 32]
+  const uint8_t* zeros;   // the same, or null: 8 everywhere
+  int64_t depth, groups, width;
+};
+
+inline Ints load_zeros(const uint8_t* from) {
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  return __builtin_convertvector(bytes, Ints);
+}
+
+// What a group of R rows adds to the outputs of a block.
+template <int R>
+void multiply_group(const uint8_t* levels, int64_t depth, const uint8_t* packed, int64_t inputs, Ints (&sums)[R][kVectors]) {
+  Ints high_sums[R][kVectors] = {};
+  for (int64_t k = 0; k < inputs; k += kInputs)
+    for (int v = 0; v < kVectors; ++v) {
+      const Ints halves = load_bytes(packed + k / kInputs * kBlock * 4 + v * sizeof(Ints));
+      const Ints low = halves & 0x0f0f0f0f, high = halves >> 4 & 0x0f0f0f0f;
+      for (int r = 0; r < R; ++r) {
+        const uint8_t* row = levels + r * depth + k;
+        sums[r][v] = add_products(sums[r][v], low, broadcast_quad(row));
+        high_sums[r][v] = add_products(high_sums[r][v], high, broadcast_quad(row + 4));
+      }
+    }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < kVectors; ++v) sums[r][v] += high_sums[r][v];
+}
+
+template <typename T, int R, typename Scale>
+void multiply_block(Rows rows, const Weights<Scale>& weights, int64_t block, const T* bias, T* out) {
+  Floats totals[R][kVectors] = {};
+  const int64_t inputs = weights.depth / weights.groups;
+  for (int64_t group = 0; group < weights.groups; ++group) {
+    const int64_t first = (block * weights.groups + group) * kBlock;
+    Ints sums[R][kVectors];
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < kVectors; ++v) {
+        const Ints zeros = weights.zeros ? load_zeros(weights.zeros + first + v * kLanes) : Ints{} + kMiddle;
+        sums[r][v] = zeros * -rows.sums[r * weights.groups + group];
+      }
+    multiply_group<R>(rows.levels + group * inputs, weights.depth, weights.packed + first * inputs / 2, inputs, sums);
+    for (int v = 0; v < kVectors; ++v) {
+      const Floats scale = load(weights.scales + first + v * kLanes);
+      for (int r = 0; r < R; ++r) totals[r][v] += to_floats(sums[r][v]) * rows.scales[r * weights.groups + group] * scale;
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t column = block * kBlock + v * kLanes, count = weights.width - column;
+    if (count <= 0) return;
+    const Floats shift = bias ? load(bias + column, count) : Floats{};
+    for (int r = 0; r < R; ++r) store(out + r * weights.width + column, totals[r][v] + shift, count);
+  }
+}
+
+template <typename T, typename Scale>
+void multiply_rows(Rows rows, int64_t count, const Weights<Scale>& weights, int64_t block, const T* bias, T* out) {
+  const auto next = [&]<int R>(std::integral_constant<int, R>) {
+    multiply_block<T, R>(rows, weights, block, bias, out);
+    rows.levels += R * weights.depth, rows.scales += R * weights.groups, rows.sums += R * weights.groups;
+    out += R * weights.width, count -= R;
+  };
+  while (count >= 4) next(std::integral_constant<int, 4>{});
+  if (count >= 2) next(std::integral_constant<int, 2>{});
+  if (count) next(std::integral_constant<int, 1>{});
+}
+
+template <typename T>
+void quantize_groups(const T* row, int64_t depth, int64_t inputs, uint8_t* levels, float* scales, int32_t* sums) {
+  for (int64_t group = 0; group < depth / inputs; ++group) {
+    uint8_t* to = levels + group * inputs;
+    scales[group] = quantize(row + group * inputs, inputs, inputs, 0, to);
+    sums[group] = 0;
+    for (int64_t i = 0; i < inputs; ++i) sums[group] += static_cast<int8_t>(to[i]);
+  }
+}
+
+at::Tensor int4_linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales, const std::optional<at::Tensor>& zeros,
+                       const std::optional<at::Tensor>& bias, int64_t width) {
+  TORCH_CHECK(x.dim() == 2 && x.stride(1) == 1 && packed.dim() == 4 && packed.is_contiguous() && scales.is_contiguous(),
+              "int4_linear: x [T, K], packed weights");
+  const int64_t num_rows = x.size(0), depth = x.size(1), groups = scales.size(1), blocks = packed.size(0);
+  TORCH_CHECK(depth == packed.size(1) * kInputs && depth % (groups * kInputs) == 0 && width <= blocks * kBlock, "int4_linear: x has ", depth,
+              " columns for packed weights ", packed.sizes(), " in ", groups, " groups");
+  at::Tensor out = at::empty({num_rows, width}, x.options());
+  at::Tensor bytes = at::empty({num_rows, depth}, x.options().dtype(at::kByte));
+  at::Tensor row_scales = at::empty({num_rows, groups}, x.options().dtype(at::kFloat));
+  at::Tensor row_sums = at::empty({num_rows, groups}, x.options().dtype(at::kInt));
+  with_element_type(x, "int4_linear", [&](auto element) {
+    using T = decltype(element);
+    const T* from = x.const_data_ptr<T>();
+    const T* shift = bias ? bias->const_data_ptr<T>() : nullptr;
+    T* to = out.mutable_data_ptr<T>();
+    at::parallel_for(0, num_rows, rows_per_task(depth), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        quantize_groups(from + row * x.stride(0), depth, depth / groups, bytes.mutable_data_ptr<uint8_t>() + row * depth,
+                        row_scales.mutable_data_ptr<float>() + row * groups, row_sums.mutable_data_ptr<int32_t>() + row * groups);
+    });
+    with_element_type(scales, "int4_linear", [&](auto scale) {
+      using Scale = decltype(scale);
+      const Rows rows{bytes.const_data_ptr<uint8_t>(), row_scales.const_data_ptr<float>(), row_sums.const_data_ptr<int32_t>()};
+      const Weights<Scale> weights{packed.const_data_ptr<uint8_t>(), scales.const_data_ptr<Scale>(), zeros ? zeros->const_data_ptr<uint8_t>() : nullptr,
+                                   depth, groups, width};
+      at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; ++block) multiply_rows<T>(rows, num_rows, weights, block, shift, to);
+      });
+    });
+  });
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(pypto_serving, CPU, library) { library.impl("int4_linear", int4_linear); }
+
+}  // namespace
+}  // namespace pypto_serving
