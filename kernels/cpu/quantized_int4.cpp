@@ -34,10 +34,10 @@ inline Ints load_zeros(const uint8_t* from) {
   return __builtin_convertvector(bytes, Ints);
 }
 
-// What a group of R rows adds to the outputs of a block.
+// The products of R rows with a group of a block. Sums begin with what takes the zero points out.
 template <int R>
-void multiply_group(const uint8_t* levels, int64_t depth, const uint8_t* packed, int64_t inputs, Ints (&sums)[R][kVectors]) {
-  Ints high_sums[R][kVectors] = {};
+[[gnu::always_inline]] inline void multiply_group(const uint8_t* levels, int64_t depth, const uint8_t* packed, int64_t inputs,
+                                                  Ints (&sums)[R][kVectors]) {
   for (int64_t k = 0; k < inputs; k += kInputs)
     for (int v = 0; v < kVectors; ++v) {
       const Ints halves = load_bytes(packed + k / kInputs * kBlock * 4 + v * sizeof(Ints));
@@ -45,29 +45,26 @@ void multiply_group(const uint8_t* levels, int64_t depth, const uint8_t* packed,
       for (int r = 0; r < R; ++r) {
         const uint8_t* row = levels + r * depth + k;
         sums[r][v] = add_products(sums[r][v], low, broadcast_quad(row));
-        high_sums[r][v] = add_products(high_sums[r][v], high, broadcast_quad(row + 4));
+        sums[r][v] = add_products(sums[r][v], high, broadcast_quad(row + 4));
       }
     }
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v) sums[r][v] += high_sums[r][v];
 }
 
 template <typename T, int R, typename Scale>
 void multiply_block(Rows rows, const Weights<Scale>& weights, int64_t block, const T* bias, T* out) {
   Floats totals[R][kVectors] = {};
-  const int64_t inputs = weights.depth / weights.groups;
-  for (int64_t group = 0; group < weights.groups; ++group) {
-    const int64_t first = (block * weights.groups + group) * kBlock;
+  const int64_t groups = weights.groups, inputs = weights.depth / groups;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t first = (block * groups + group) * kBlock;
     Ints sums[R][kVectors];
-    for (int r = 0; r < R; ++r)
-      for (int v = 0; v < kVectors; ++v) {
-        const Ints zeros = weights.zeros ? load_zeros(weights.zeros + first + v * kLanes) : Ints{} + kMiddle;
-        sums[r][v] = zeros * -rows.sums[r * weights.groups + group];
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      const Ints zeros = weights.zeros ? load_zeros(weights.zeros + first + v * kLanes) : Ints{} + kMiddle;
+      for (int r = 0; r < R; ++r) sums[r][v] = zeros * -rows.sums[r * groups + group];
+    }
     multiply_group<R>(rows.levels + group * inputs, weights.depth, weights.packed + first * inputs / 2, inputs, sums);
     for (int v = 0; v < kVectors; ++v) {
       const Floats scale = load(weights.scales + first + v * kLanes);
-      for (int r = 0; r < R; ++r) totals[r][v] += to_floats(sums[r][v]) * rows.scales[r * weights.groups + group] * scale;
+      for (int r = 0; r < R; ++r) totals[r][v] += to_floats(sums[r][v]) * rows.scales[r * groups + group] * scale;
     }
   }
   for (int v = 0; v < kVectors; ++v) {

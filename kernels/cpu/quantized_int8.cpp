@@ -24,9 +24,8 @@ struct Weights {
 
 // The sums of R rows over B adjoining blocks, before the zero point is taken out.
 template <int R, int B>
-void multiply(const uint8_t* rows, const int8_t* weights, int64_t depth, Ints (&sums)[R][B * kVectors]) {
-  for (auto& row : sums)
-    for (Ints& lanes : row) lanes = Ints{};
+void multiply(const uint8_t* rows, const int8_t* weights, int64_t depth, Ints (&result)[R][B * kVectors]) {
+  Ints sums[R][B * kVectors] = {};  // a local array stays in registers
   for (int64_t k = 0; k < depth; k += kQuad) {
     Ints columns[B * kVectors];
     for (int v = 0; v < B * kVectors; ++v)
@@ -36,6 +35,7 @@ void multiply(const uint8_t* rows, const int8_t* weights, int64_t depth, Ints (&
       for (int v = 0; v < B * kVectors; ++v) sums[r][v] = add_products(sums[r][v], quad, columns[v]);
     }
   }
+  std::memcpy(result, sums, sizeof(sums));
 }
 
 template <typename T, int R, int B>
