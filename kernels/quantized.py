@@ -1,11 +1,13 @@
 """Linear layers over weights of 8 and of 4 bits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels import ops
+from kernels.reference.moe import apply_experts
 from kernels.reference.quantized import pack_int4, pack_int8, pack_scales
 
 _INT8_LEVELS = 127
@@ -27,6 +29,43 @@ class Int4Weight:
     levels: Tensor  # [N, K] uint8 in 0 .. 15
     scales: Tensor  # [N, groups] float32 or bfloat16
     zeros: Tensor | None = None  # [N, groups] uint8 in 0 .. 15; None: 8
+
+
+QuantizedWeight = Int8Weight | Int4Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """How weights are made of larger types: 8 bits with a scale for each output, or 4 bits with one for each `group` inputs."""
+
+    bits: int
+    group: int = 0
+
+    @classmethod
+    def parse(cls, name: str) -> "Quantizer":
+        """Of "int8", "int4" (groups of 32) or "int4:128"."""
+        kind, _, group = name.partition(":")
+        return cls(8) if kind == "int8" else cls(4, int(group or 32))
+
+    @property
+    def name(self) -> str:
+        """One word for ids and messages."""
+        return "int8" if self.bits == 8 else f"int4:{self.group}"
+
+    def __call__(self, weight: Tensor) -> QuantizedWeight:
+        """weight [N, K], with K % group == 0 for 4 bits."""
+        return quantize_int8(weight) if self.bits == 8 else quantize_int4(weight, self.group)
+
+
+def stack_weights(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """Weights [N_i, K] of one kind below one another."""
+    if len(parts) == 1:
+        return parts[0]
+    levels, scales = torch.cat([part.levels for part in parts]), torch.cat([part.scales for part in parts])
+    if isinstance(parts[0], Int8Weight):
+        return Int8Weight(levels, scales)
+    zeros = [part.zeros for part in parts if isinstance(part, Int4Weight) and part.zeros is not None]
+    return Int4Weight(levels, scales, torch.cat(zeros) if zeros else None)
 
 
 class Int8Linear:
@@ -63,6 +102,31 @@ class Int4Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.int4_linear(x, self._packed, self._scales, self._zeros, self._bias, self.out_features)
+
+
+QuantizedLinear = Int8Linear | Int4Linear
+
+
+def pack_linear(weight: QuantizedWeight, bias: Tensor | None = None) -> QuantizedLinear:
+    """The layer for a weight."""
+    return Int8Linear(weight, bias) if isinstance(weight, Int8Weight) else Int4Linear(weight, bias)
+
+
+class QuantizedExperts:
+    """The MLPs of experts, each of two layers: gates and ups [2I, H], gates first, and down [H, I]."""
+
+    __slots__ = ("_downs", "_gate_ups", "is_capturable")
+
+    def __init__(self, gate_ups: Sequence[QuantizedLinear], downs: Sequence[QuantizedLinear]) -> None:
+        self._gate_ups, self._downs = tuple(gate_ups), tuple(downs)
+        self.is_capturable = False
+
+    def __call__(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+        """x [T, H], weights and expert_ids [T, k] as ops.moe_route gives them -> [T, H]; no row depends on the others."""
+        return apply_experts(x, weights, expert_ids, len(self._downs), self._expert)
+
+    def _expert(self, index: int, rows: Tensor) -> Tensor:
+        return self._downs[index](ops.swiglu(self._gate_ups[index](rows)))
 
 
 def quantize_int8(weight: Tensor) -> Int8Weight:

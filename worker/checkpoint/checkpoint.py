@@ -1,7 +1,7 @@
 """The files of a Hugging Face model directory."""
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from worker.checkpoint.config_fields import ConfigFields, read_json_object
 from worker.checkpoint.error import ModelRefused
 
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+_FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 
 
@@ -26,7 +27,6 @@ class Checkpoint:
         """Open the files and read their headers; ModelRefused when one is missing, truncated or holds other tensors than the index says."""
         _require_directory(directory)
         self.config = ConfigFields(directory / _CONFIG, read_json_object(directory / _CONFIG))
-        _refuse_quantized(self.config)
         self._files = _open_weights(directory)
         self._unread = set(self._files)
 
@@ -38,15 +38,16 @@ class Checkpoint:
         """Names of the tensors that nobody has asked for."""
         return self._unread
 
-    def tensor(self, name: str, shape: Iterable[int]) -> Tensor:
-        """A floating point tensor as a view of its mapped file; ModelRefused when it is missing or has another shape."""
+    def tensor(self, name: str, shape: Iterable[int], dtypes: Sequence[torch.dtype] = _FLOATING) -> Tensor:
+        """A tensor as a view of its mapped file; ModelRefused when it is missing, or has another shape or none of the types."""
         path, file = self._file(name)
         stored = tuple(file.get_slice(name).get_shape())
         if stored != (expected := tuple(shape)):
             raise ModelRefused(f"{path}: tensor {name} has shape {list(stored)}; config.json asks for {list(expected)}")
         tensor: Tensor = file.get_tensor(name)
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-            raise ModelRefused(f"{path}: tensor {name} has type {tensor.dtype}; quantized checkpoints are not supported")
+        if tensor.dtype not in dtypes:
+            expected = " or ".join(str(dtype) for dtype in dtypes)
+            raise ModelRefused(f"{path}: tensor {name} has type {tensor.dtype}; expected {expected}")
         self._unread.discard(name)
         return tensor
 
@@ -75,12 +76,6 @@ def _require_directory(directory: Path) -> None:
         raise ModelRefused(_describe_gguf(directory))
     if not stat.S_ISDIR(mode):
         raise ModelRefused(f"{directory}: not a directory")
-
-
-def _refuse_quantized(config: ConfigFields) -> None:
-    if "quantization_config" in config:
-        method = config.section("quantization_config").text("quant_method", "unknown")
-        raise ModelRefused(f"{config.path}: quantization_config.quant_method is {method!r}; quantized checkpoints are not supported")
 
 
 def _open_weights(directory: Path) -> dict[str, tuple[Path, Any]]:

@@ -24,6 +24,11 @@ class ConfigFields:
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the fields that are there."""
+        return [name for name in self._values if name in self]
+
     def refusal(self, name: str, expected: str) -> ModelRefused:
         """The error to raise for a field."""
         found = f"is {self._values[name]!r}" if name in self else "is missing"
@@ -76,6 +81,13 @@ class ConfigFields:
         if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
             raise self.refusal(name, "a list of whole numbers")
         return values
+
+    def one_of(self, name: str, *values: object, expected: str = "") -> object:
+        """One of some JSON values; None stands for a missing field."""
+        value = self._values.get(name)
+        if not any(type(value) is type(allowed) and value == allowed for allowed in values):
+            raise self.refusal(name, expected or " or ".join("nothing" if allowed is None else repr(allowed) for allowed in values))
+        return value
 
     def section(self, name: str) -> "ConfigFields":
         """An object within the object; without any field when it is missing."""
