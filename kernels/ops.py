@@ -106,19 +106,19 @@ _moe_experts = _define(
     accelerator_moe.moe_experts,
 )
 _int8_linear = _define(
-    "int8_linear(Tensor x, Tensor packed, Tensor scales, Tensor offsets, Tensor? bias) -> Tensor",
+    "int8_linear(Tensor x, Tensor panels, Tensor scales, Tensor offsets, Tensor? bias, ScalarType dtype, bool brgemm) -> Tensor",
     quantized.int8_linear,
-    lambda x, packed, scales, *_: x.new_empty(x.shape[0], scales.shape[0]),
+    lambda x, panels, scales, offsets, bias, dtype, brgemm: x.new_empty(x.shape[0], scales.shape[0], dtype=dtype),
 )
 _int8_embedding = _define(
-    "int8_embedding(Tensor ids, Tensor packed, Tensor scales, int width, ScalarType dtype) -> Tensor",
+    "int8_embedding(Tensor ids, Tensor panels, Tensor scales, int width, ScalarType dtype) -> Tensor",
     quantized.int8_embedding,
-    lambda ids, packed, scales, width, dtype: packed.new_empty(ids.shape[0], width, dtype=dtype),
+    lambda ids, panels, scales, width, dtype: panels.new_empty(ids.shape[0], width, dtype=dtype),
 )
 _int4_linear = _define(
-    "int4_linear(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? bias, int width) -> Tensor",
+    "int4_linear(Tensor x, Tensor panels, Tensor scales, Tensor? zeros, Tensor? bias, int width, ScalarType dtype) -> Tensor",
     quantized.int4_linear,
-    lambda x, packed, scales, zeros, bias, width: x.new_empty(x.shape[0], width),
+    lambda x, panels, scales, zeros, bias, width, dtype: x.new_empty(x.shape[0], width, dtype=dtype),
 )
 
 
@@ -227,25 +227,30 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _linear(x, weight, bias)  # type: ignore[no-any-return]
 
 
-def int8_linear(x: Tensor, packed: Tensor, scales: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """x [T, K] -> x @ weight.T + bias [T, N] for weight = levels * scales [N], levels packed by reference.quantized.pack_int8.
+def int8_linear(  # noqa: PLR0913, PLR0917 - what a weight is made of
+    x: Tensor, panels: Tensor, scales: Tensor, offsets: Tensor, bias: Tensor | None, dtype: torch.dtype, brgemm: bool
+) -> Tensor:
+    """x [T, K] -> x @ weight.T + bias [T, N] of type `dtype`, for weight = levels * scales [N], packed by reference.quantized.pack_int8.
 
-    A row is quantized to 8 bits by its largest magnitude. `offsets` [N, rounded up to blocks] int32: 128 times the sum of an output's levels.
+    A row is quantized to 8 bits by its largest magnitude. `offsets` int32: 128 times the sum of an output's levels, bias [N] fp32.
+    `brgemm` lets torch's micro-kernel compute the sums of many rows, which are the same integers.
     """
-    return _int8_linear(x, packed, scales, offsets, bias)  # type: ignore[no-any-return]
+    return _int8_linear(x, panels, scales, offsets, bias, dtype, brgemm)  # type: ignore[no-any-return]
 
 
-def int8_embedding(ids: Tensor, packed: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def int8_embedding(ids: Tensor, panels: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """ids [T] int64 -> those rows [T, width] of the weight that int8_linear takes."""
-    return _int8_embedding(ids, packed, scales, width, dtype)  # type: ignore[no-any-return]
+    return _int8_embedding(ids, panels, scales, width, dtype)  # type: ignore[no-any-return]
 
 
-def int4_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, width: int) -> Tensor:  # noqa: PLR0913, PLR0917 - what a weight is made of
-    """x [T, K] -> x @ weight.T + bias [T, width] for weight = (levels - zeros) * scales, packed as reference.quantized does.
+def int4_linear(  # noqa: PLR0913, PLR0917 - what a weight is made of
+    x: Tensor, panels: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, width: int, dtype: torch.dtype
+) -> Tensor:
+    """x [T, K] -> x @ weight.T + bias [T, width] of type `dtype`, for weight = (levels - zeros) * scales as reference.quantized packs it.
 
     A row is quantized to 8 bits group by group, by the largest magnitude of each; the groups of a sum are added in fp32 in their order.
     """
-    return _int4_linear(x, packed, scales, zeros, bias, width)  # type: ignore[no-any-return]
+    return _int4_linear(x, panels, scales, zeros, bias, width, dtype)  # type: ignore[no-any-return]
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

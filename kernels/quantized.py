@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels import ops
+from kernels.cpu import products
 from kernels.reference.moe import apply_experts
 from kernels.reference.quantized import pack_int4, pack_int8, pack_scales
 
@@ -68,52 +69,69 @@ def stack_weights(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
     return Int4Weight(levels, scales, torch.cat(zeros) if zeros else None)
 
 
-class Int8Linear:
-    """x [T, K] -> x @ weight.T + bias [T, N]; rows are quantized to 8 bits, each by itself, so that none depends on the others."""
+class QuantizedLinear:
+    """x [T, K] -> x @ weight.T + bias [T, N], with the interface of kernels.linear.PackedLinear; T is any number.
 
-    __slots__ = ("_bias", "_offsets", "_packed", "_scales", "in_features", "out_features")
+    Rows are quantized to 8 bits as they come, by themselves, so that none depends on the others; for weights of 4 bits by their groups.
+    With `gated` the result is silu(gate) * up [T, N / 2]. `dtype` is that of `rows`.
+    """
 
-    def __init__(self, weight: Int8Weight, bias: Tensor | None = None) -> None:
+    __slots__ = ("_form", "_gated", "dtype", "in_features", "out_features")
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, *, gated: bool = False, dtype: torch.dtype = torch.bfloat16) -> None:
         self.out_features, self.in_features = weight.levels.shape
-        self._packed = pack_int8(weight.levels)
-        self._scales = weight.scales.float().contiguous()
-        self._offsets = 128 * self._packed.sum((1, 3), dtype=torch.int32).flatten()
-        self._bias = bias
+        self.dtype, self._gated = dtype, gated
+        offset = None if bias is None else bias.float()
+        self._form = _Int8(weight, offset) if isinstance(weight, Int8Weight) else _Int4(weight, offset)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.int8_linear(x, self._packed, self._scales, self._offsets, self._bias)
+        """x [T, K] -> [T, N], or [T, N / 2] if gated, of x's type."""
+        out = self._form.product(x, x.dtype)
+        return ops.swiglu(out) if self._gated else out
 
-    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows `ids` [T] of the weight -> [T, K]: what an embedding looks up."""
-        return ops.int8_embedding(ids, self._packed, self._scales, self.in_features, dtype)
+    def float32(self, x: Tensor) -> Tensor:
+        """x [T, K] -> [T, N] in fp32; not for gated ones."""
+        return self._form.product(x, torch.float32)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """ids [T] int64 -> rows [T, K] of the weight: the look-up of an embedding that is tied to this head. For 8 bits only."""
+        assert isinstance(self._form, _Int8), "weights of 4 bits are not looked up"
+        return self._form.rows(ids, self.in_features, self.dtype)
 
 
-class Int4Linear:
-    """The same for 4 bits; rows are quantized to 8 bits by the groups of the weight."""
+class _Int8:
+    __slots__ = ("_bias", "_brgemm", "_offsets", "_panels", "_scales")
 
-    __slots__ = ("_bias", "_packed", "_scales", "_zeros", "in_features", "out_features")
+    def __init__(self, weight: Int8Weight, bias: Tensor | None) -> None:
+        self._panels = pack_int8(weight.levels)
+        self._scales = weight.scales.float().contiguous()
+        self._offsets = 128 * self._panels.sum((1, 3), dtype=torch.int32).flatten()
+        self._bias = bias
+        self._brgemm = products.brgemm_kernel(torch.uint8) is not None
 
-    def __init__(self, weight: Int4Weight, bias: Tensor | None = None) -> None:
-        self.out_features, self.in_features = weight.levels.shape
-        self._packed = pack_int4(weight.levels)
+    def product(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return ops.int8_linear(x, self._panels, self._scales, self._offsets, self._bias, dtype, self._brgemm)
+
+    def rows(self, ids: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        return ops.int8_embedding(ids, self._panels, self._scales, width, dtype)
+
+
+class _Int4:
+    __slots__ = ("_bias", "_panels", "_scales", "_width", "_zeros")
+
+    def __init__(self, weight: Int4Weight, bias: Tensor | None) -> None:
+        self._width = weight.levels.shape[0]
+        self._panels = pack_int4(weight.levels)
         self._scales = pack_scales(weight.scales)
         self._zeros = None if weight.zeros is None else pack_scales(weight.zeros)
         self._bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.int4_linear(x, self._packed, self._scales, self._zeros, self._bias, self.out_features)
-
-
-QuantizedLinear = Int8Linear | Int4Linear
-
-
-def pack_linear(weight: QuantizedWeight, bias: Tensor | None = None) -> QuantizedLinear:
-    """The layer for a weight."""
-    return Int8Linear(weight, bias) if isinstance(weight, Int8Weight) else Int4Linear(weight, bias)
+    def product(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return ops.int4_linear(x, self._panels, self._scales, self._zeros, self._bias, self._width, dtype)
 
 
 class QuantizedExperts:
-    """The MLPs of experts, each of two layers: gates and ups [2I, H], gates first, and down [H, I]."""
+    """The MLPs of experts, each of two layers: a gated one of [2I, H], and down [H, I]."""
 
     __slots__ = ("_downs", "_gate_ups", "is_capturable")
 
@@ -126,7 +144,7 @@ class QuantizedExperts:
         return apply_experts(x, weights, expert_ids, len(self._downs), self._expert)
 
     def _expert(self, index: int, rows: Tensor) -> Tensor:
-        return self._downs[index](ops.swiglu(self._gate_ups[index](rows)))
+        return self._downs[index](self._gate_ups[index](rows))
 
 
 def quantize_int8(weight: Tensor) -> Int8Weight:

@@ -52,6 +52,7 @@ _KERNELS: dict[torch.dtype, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
         ("avx512", 2, _AVX512),
     ),
     torch.float16: (("amx_fp16", 6, ("amx_tile", "amx_fp16")),),
+    torch.uint8: (("amx", 5, ("amx_tile", "amx_int8")),),  # with weights of int8; elsewhere loops of our own are as fast
 }
 
 

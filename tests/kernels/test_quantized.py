@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import ops
-from kernels.quantized import Int4Linear, Int4Weight, Int8Linear, Int8Weight, Quantizer, quantize_int4, quantize_int8, stack_weights
+from kernels.quantized import Int4Weight, Int8Weight, QuantizedLinear, Quantizer, quantize_int4, quantize_int8, stack_weights
 from kernels.reference import quantized as reference
 
 SHAPES = pytest.mark.parametrize(("outputs", "inputs"), [(96, 64), (100, 104), (33, 2048)])
@@ -17,7 +17,7 @@ GROUPS = pytest.mark.parametrize("group", [8, 104])
 def form(request, monkeypatch):
     """The form that layers run: the torch form, or what a CPU tensor is dispatched to."""
     if request.param == "reference":
-        forms = SimpleNamespace(**{name: getattr(reference, name) for name in ("int8_linear", "int8_embedding", "int4_linear")})
+        forms = SimpleNamespace(**{name: getattr(reference, name) for name in ("int8_linear", "int8_embedding", "int4_linear")}, swiglu=ops.swiglu)
         monkeypatch.setattr("kernels.quantized.ops", forms)
     elif ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
@@ -50,12 +50,12 @@ def assert_product(layer, weight, x, bias, group):
 @pytest.mark.parametrize("biased", [False, True])
 def test_int8_is_the_product_of_the_rounded_rows(form, dtype, random, outputs, inputs, biased):
     weight, x, bias = quantize_int8(random(outputs, inputs)), random(11, inputs), random(outputs) if biased else None
-    assert_product(Int8Linear(weight, bias), weight, x, bias, inputs)
+    assert_product(QuantizedLinear(weight, bias), weight, x, bias, inputs)
 
 
 def test_int8_takes_a_depth_that_is_no_multiple_of_four(form, dtype, random):
     weight, x = quantize_int8(random(40, 30)), random(7, 30)
-    assert_product(Int8Linear(weight), weight, x, None, 30)
+    assert_product(QuantizedLinear(weight, None), weight, x, None, 30)
 
 
 @pytest.mark.parametrize(("outputs", "inputs", "group"), [(96, 64, 32), (100, 104, 8), (33, 2048, 128)])
@@ -65,36 +65,59 @@ def test_int4_is_the_product_of_the_rounded_rows(form, dtype, random, outputs, i
     made = quantize_int4(random(outputs, inputs), group)
     weight = Int4Weight(made.levels, made.scales.to(scale_dtype), None if symmetric else made.zeros)
     bias, x = random(outputs), random(11, inputs)
-    assert_product(Int4Linear(weight, bias), weight, x, bias, group)
+    assert_product(QuantizedLinear(weight, bias), weight, x, bias, group)
 
 
 @SHAPES
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
 def test_rows_do_not_depend_on_each_other(form, dtype, random, outputs, inputs, name):
-    layer, x = layer_of(Quantizer.parse(name)(random(outputs, inputs)), random(outputs)), random(23, inputs)
+    layer, x = QuantizedLinear(Quantizer.parse(name)(random(outputs, inputs)), random(outputs)), random(23, inputs)
     whole = layer(x)
     for first in range(23):
         for last in (first + 1, first + 2, first + 6, first + 9):
             assert torch.equal(layer(x[first:last]), whole[first:last]), (first, last)
 
 
-def layer_of(weight, bias=None):
-    return Int8Linear(weight, bias) if isinstance(weight, Int8Weight) else Int4Linear(weight, bias)
-
-
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(dtype, random, name, threads):
-    layer, x = layer_of(Quantizer.parse(name)(random(256, 512))), random(50, 512)
+    layer, x = QuantizedLinear(Quantizer.parse(name)(random(256, 512)), None), random(50, 512)
     expected = layer(x)
     torch.set_num_threads(threads)
     assert torch.equal(layer(x), expected)
 
 
+def test_micro_kernel_of_torch_gives_the_same_bits(dtype, random, monkeypatch):
+    weight, bias, x = quantize_int8(random(100, 200)), random(100), random(70, 200)
+    expected = QuantizedLinear(weight, bias)(x)
+    monkeypatch.setattr("kernels.quantized.products.brgemm_kernel", lambda dtype: "forced")
+    layer = QuantizedLinear(weight, bias)
+    try:
+        computed = layer(x)
+    except RuntimeError as error:
+        pytest.skip(f"this CPU has no such micro-kernel: {error}")
+    assert torch.equal(computed, expected)
+    assert torch.equal(layer(x[3:20]), expected[3:20])
+
+
+@pytest.mark.parametrize("name", ["int8", "int4:8"])
+def test_results_in_fp32_are_rounded_to_the_type_of_the_rows(form, dtype, random, name):
+    layer, x = QuantizedLinear(Quantizer.parse(name)(random(40, 48)), random(40)), random(5, 48)
+    exact = layer.float32(x)
+    assert exact.dtype == torch.float32
+    assert torch.equal(exact.to(dtype), layer(x))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4:8"])
+def test_gated_layers_give_gates_times_ups(form, dtype, random, name):
+    weight, bias, x = Quantizer.parse(name)(random(40, 48)), random(40), random(5, 48)
+    assert torch.equal(QuantizedLinear(weight, bias, gated=True)(x), ops.swiglu(QuantizedLinear(weight, bias)(x)))
+
+
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
 def test_rows_of_zeros_give_the_bias(form, dtype, random, name):
     bias = random(40)
-    layer = layer_of(Quantizer.parse(name)(random(40, 16)), bias)
+    layer = QuantizedLinear(Quantizer.parse(name)(random(40, 16)), bias)
     assert torch.equal(layer(torch.zeros(2, 16, dtype=dtype)), bias.expand(2, -1))
     assert layer(torch.zeros(0, 16, dtype=dtype)).shape == (0, 40)
 
@@ -102,7 +125,7 @@ def test_rows_of_zeros_give_the_bias(form, dtype, random, name):
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_comes_through(form, dtype, random, name, value):
-    layer, x = layer_of(Quantizer.parse(name)(random(40, 48))), random(3, 48)
+    layer, x = QuantizedLinear(Quantizer.parse(name)(random(40, 48)), None), random(3, 48)
     expected = layer(x)
     x[1, 21] = value
     result = layer(x)
@@ -111,20 +134,20 @@ def test_what_is_not_finite_comes_through(form, dtype, random, name, value):
 
 
 def test_rows_may_be_strided(form, dtype, random):
-    layer, x = Int8Linear(quantize_int8(random(32, 16))), random(4, 32)
+    layer, x = QuantizedLinear(quantize_int8(random(32, 16)), None), random(4, 32)
     assert torch.equal(layer(x[:, :16]), layer(x[:, :16].contiguous()))
 
 
 def test_int8_layers_look_rows_up(form, dtype, random):
     weight, ids = quantize_int8(random(70, 30)), torch.tensor([69, 0, 33, 33])
-    rows = Int8Linear(weight).rows(ids, dtype)
+    rows = QuantizedLinear(weight, None, dtype=dtype).rows(ids)
     assert torch.equal(rows, dequantized(weight)[ids].float().to(dtype))
 
 
 def test_row_that_is_not_there(random):
-    layer = Int8Linear(quantize_int8(random(70, 30)))
+    layer = QuantizedLinear(quantize_int8(random(70, 30)), None)
     with pytest.raises(IndexError):
-        layer.rows(torch.tensor([70]), torch.float32)
+        layer.rows(torch.tensor([70]))
 
 
 def test_int8_error_is_half_a_step(random):
@@ -144,7 +167,7 @@ def test_int4_error_is_about_half_a_step(random, group):
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
 def test_weights_of_zeros(form, dtype, name):
-    layer = layer_of(Quantizer.parse(name)(torch.zeros(40, 16, dtype=dtype)))
+    layer = QuantizedLinear(Quantizer.parse(name)(torch.zeros(40, 16, dtype=dtype)), None)
     assert not layer(torch.ones(2, 16, dtype=dtype)).any()
 
 

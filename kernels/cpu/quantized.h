@@ -2,14 +2,14 @@
 // so that no row of a product depends on the others.
 #pragma once
 
-#include "vector.h"
+#include "panel.h"
 
 namespace pypto_serving {
 
 using Bytes = uint8_t __attribute__((vector_size(16)));
 using Shorts = int16_t __attribute__((vector_size(64)));
 
-constexpr int64_t kBlock = 32;   // outputs per packed block
+constexpr int64_t kVectors = kPanel / kLanes;
 constexpr float kLevels = 127.0f;
 constexpr float kLeast = 1e-30f;  // rows that hold nothing larger count as zeros: 127 / x has to stay finite
 
