@@ -1,6 +1,6 @@
 """Linear layers over weights of 8 and of 4 bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,7 @@ class Int4Weight:
 
 
 QuantizedWeight = Int8Weight | Int4Weight
+_Layer = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class QuantizedExperts:
 
     __slots__ = ("_downs", "_gate_ups", "is_capturable")
 
-    def __init__(self, gate_ups: Sequence[QuantizedLinear], downs: Sequence[QuantizedLinear]) -> None:
+    def __init__(self, gate_ups: Sequence[_Layer], downs: Sequence[_Layer]) -> None:
         self._gate_ups, self._downs = tuple(gate_ups), tuple(downs)
         self.is_capturable = False
 
@@ -156,7 +157,7 @@ def quantize_int8(weight: Tensor) -> Int8Weight:
 
 def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
     """weight [N, K] with a scale and a zero point for every `group` inputs, K % group == 0: its range becomes 0 .. 15."""
-    groups = weight.float().unflatten(1, (-1, group))
+    groups = weight.float().view(weight.shape[0], -1, group)
     low, high = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
     scales = ((high - low) / 15).clamp_min(_LEAST_SCALE).to(torch.bfloat16)
     zeros = torch.round(-low / scales.float()).clamp(0, 15)

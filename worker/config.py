@@ -26,6 +26,7 @@ class WorkerConfig:
     device: str
     device_index: int
     dtype: str
+    quantize: str | None
     threads: int
     host: str
     port: int
@@ -86,6 +87,11 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--eager", action="store_true", help="launch every kernel by itself; default: on an accelerator steps that only decode are graphs"
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
+    parser.add_argument(
+        "--quantize",
+        choices=("int8", "int4", "int4:32", "int4:128"),
+        help="keep matrices in 8 bits, or in 4 bits by groups of 32 (int4) or 128 inputs; on a CPU, see docs/quantization.md; default: as stored",
+    )
     parser.add_argument(
         "--threads",
         type=types.between(1, _MAX_THREADS),

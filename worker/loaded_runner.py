@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels import ops
+from kernels.quantized import Quantizer
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.cache.kv_cache import KVCache
@@ -63,14 +64,15 @@ class LoadedRunner:
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
     device = select_device(config.device, config.device_index, config.threads)
-    _check_dtype(device, config.dtype)
+    _check_dtype(device, config)
     with compile_log() if device.kind == "npu" else nullcontext():
         return _load(config, device, progress)
 
 
 def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> LoadedRunner:
     page_tokens = config.page_tokens or device.page_tokens
-    placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress)
+    quantizer = Quantizer.parse(config.quantize) if config.quantize else None
+    placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
     limits = RunnerLimits(
@@ -94,9 +96,11 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     )
 
 
-def _check_dtype(device: Device, dtype: str) -> None:
-    if device.kind == "npu" and dtype != "bfloat16":
-        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+def _check_dtype(device: Device, config: WorkerConfig) -> None:
+    if device.kind == "npu" and config.dtype != "bfloat16":
+        raise StartUpError(f"--dtype {config.dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+    if device.kind != "cpu" and config.quantize:
+        raise StartUpError(f"--quantize {config.quantize}: quantized weights are for --device cpu; this is {device.kind}")
 
 
 def _warn_without_kernels(device: Device) -> None:

@@ -18,13 +18,15 @@ _NPU_CODE = ("kernels/pypto",)  # computes on an NPU only
 _OTHER_CODE = ("kernels/testing",)
 
 
-def numerics_id(dtype: torch.dtype, device: torch.device) -> str:
+def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = "") -> str:
     """Two workers with the same id and the same weights compute the same bits.
+
+    `quantization` says how matrices are quantized, in one word, and is "" when they are not: the id begins with "bfloat16-int8", say.
 
     For example "bfloat16/torch-2.13.0/cpu-avx512/brgemm-avx512_bf16/cpp-avx512-49e44adc7f84-9f32/bits-1f0c22ab/code-0f3e9a41".
     """
     parts = (
-        str(dtype).removeprefix("torch."),
+        "-".join(filter(None, (str(dtype).removeprefix("torch."), quantization))),
         f"torch-{torch.__version__}",
         *(_describe_cpu(dtype) if device.type == "cpu" else _describe_device(device)),
         f"code-{_digest_of_code(device.type)}",

@@ -35,9 +35,9 @@ def int4_linear(  # noqa: PLR0913, PLR0917 - the operator's signature
 ) -> Tensor:
     """See ops.int4_linear."""
     groups = scales.shape[1]
-    levels, row_scales = quantize_rows(x.unflatten(1, (groups, -1)))
+    levels, row_scales = quantize_rows(x.reshape(x.shape[0], groups, x.shape[1] // groups))
     offsets = torch.full_like(scales, 8) if zeros is None else zeros
-    weights = unpack_int4(panels).unflatten(1, (groups, -1)) - unpack_scales(offsets)[:, :, None].double()
+    weights = unpack_int4(panels).view(-1, groups, x.shape[1] // groups) - unpack_scales(offsets)[:, :, None].double()
     total = x.new_zeros(x.shape[0], weights.shape[0], dtype=torch.float32)
     for group, scale in enumerate(unpack_scales(scales).float().unbind(1)):
         total += _exact_product(levels[:, group], weights[:, group]).float() * row_scales[:, group] * scale
@@ -56,7 +56,7 @@ def pack_int8(levels: Tensor) -> Tensor:
     """levels [N, K] int8 -> panels [N / 32, K / 4, 32, 4], N rounded up to 32 and K to 64; what is added is zero."""
     num_rows, depth = levels.shape
     padded = F.pad(levels, (0, -depth % _TILE, 0, -num_rows % PANEL))
-    return padded.unflatten(1, (-1, _QUAD)).unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    return padded.view(-1, PANEL, padded.shape[1] // _QUAD, _QUAD).transpose(1, 2).contiguous()
 
 
 def unpack_int8(panels: Tensor) -> Tensor:
@@ -69,9 +69,8 @@ def pack_int4(levels: Tensor) -> Tensor:
 
     Of eight neighbouring inputs the first four are in the low halves of four bytes, the others in the high ones.
     """
-    padded = F.pad(levels, (0, 0, 0, -levels.shape[0] % PANEL)).unflatten(1, (-1, 2, _QUAD))
-    halves = padded[:, :, 0] | padded[:, :, 1] << 4
-    return halves.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    padded = F.pad(levels, (0, 0, 0, -levels.shape[0] % PANEL)).view(-1, PANEL, levels.shape[1] // (2 * _QUAD), 2, _QUAD)
+    return (padded[:, :, :, 0] | padded[:, :, :, 1] << 4).transpose(1, 2).contiguous()
 
 
 def unpack_int4(panels: Tensor) -> Tensor:
@@ -82,7 +81,7 @@ def unpack_int4(panels: Tensor) -> Tensor:
 
 def pack_scales(scales: Tensor) -> Tensor:
     """scales or zero points [N, groups] -> [N / 32, groups, 32], N rounded up."""
-    return F.pad(scales, (0, 0, 0, -scales.shape[0] % PANEL)).unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    return F.pad(scales, (0, 0, 0, -scales.shape[0] % PANEL)).view(-1, PANEL, scales.shape[1]).transpose(1, 2).contiguous()
 
 
 def unpack_scales(packed: Tensor) -> Tensor:

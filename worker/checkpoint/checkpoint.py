@@ -1,5 +1,7 @@
 """The files of a Hugging Face model directory."""
 
+import ctypes
+import mmap
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from worker.checkpoint.error import ModelRefused
 
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 _FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_libc = ctypes.CDLL(None)
 _PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 
 
@@ -29,6 +32,7 @@ class Checkpoint:
         self.config = ConfigFields(directory / _CONFIG, read_json_object(directory / _CONFIG))
         self._files = _open_weights(directory)
         self._unread = set(self._files)
+        self._resident: list[Tensor] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -46,10 +50,20 @@ class Checkpoint:
             raise ModelRefused(f"{path}: tensor {name} has shape {list(stored)}; config.json asks for {list(expected)}")
         tensor: Tensor = file.get_tensor(name)
         if tensor.dtype not in dtypes:
-            expected = " or ".join(str(dtype) for dtype in dtypes)
-            raise ModelRefused(f"{path}: tensor {name} has type {tensor.dtype}; expected {expected}")
+            wanted = "a floating point type" if dtypes is _FLOATING else " or ".join(map(str, dtypes))
+            raise ModelRefused(f"{path}: tensor {name} has type {tensor.dtype}; expected {wanted}")
         self._unread.discard(name)
+        self._resident.append(tensor)
         return tensor
+
+    def release(self) -> None:
+        """Give the memory of the tensors read so far back to the system; without this the whole files would end up in the process.
+
+        The tensors stay as they are: what is read once more is mapped once more.
+        """
+        for tensor in self._resident:
+            _forget_pages(tensor)
+        self._resident.clear()
 
     def require(self, name: str) -> None:
         """ModelRefused when the tensor is missing."""
@@ -63,6 +77,13 @@ class Checkpoint:
         if name not in self._files:
             raise ModelRefused(f"{self.config.path.parent}: tensor {name} is missing")
         return self._files[name]
+
+
+def _forget_pages(tensor: Tensor) -> None:
+    """Pages that a tensor shares with its neighbours go as well: they are clean, and nothing is lost."""
+    first = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    end = -(-(tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
 def _require_directory(directory: Path) -> None:

@@ -1,25 +1,38 @@
-"""Tensors of a checkpoint in the type and on the device in which they are computed."""
+"""Tensors of a checkpoint in the type and on the device in which they are computed, and the layers over its matrices."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from kernels.cpu import products
+from kernels.linear import PackedLinear
+from kernels.quantized import QuantizedLinear, QuantizedWeight, Quantizer, stack_weights
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.quantization import StoredQuantization
 
 _STALE_SUFFIX = ".rotary_emb.inv_freq"  # old Llama checkpoints store what is computed from config.json
+
+Linear = PackedLinear | QuantizedLinear
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Copies tensors out of the mapped files, one at a time, converting and fusing on the way."""
+    """Takes tensors out of the mapped files, one at a time, converting, fusing and packing on the way."""
 
     checkpoint: Checkpoint
     dtype: torch.dtype
     device: torch.device
     progress: Callable[[], None]  # called after every tensor
+    quantizer: Quantizer | None = None  # for the matrices of a checkpoint that is not quantized
+    stored: StoredQuantization | None = None  # of a checkpoint that is
+
+    @property
+    def quantization(self) -> str:
+        """How matrices are quantized, in one word; "" when they are not."""
+        return self.stored.name if self.stored else self.quantizer.name if self.quantizer else ""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One tensor."""
@@ -30,8 +43,40 @@ class Weights:
         stack = torch.empty(sum(rows), *row_shape, dtype=self.dtype, device=self.device)
         for name, part in zip(names, torch.split(stack, list(rows)), strict=True):
             part.copy_(self.checkpoint.tensor(name, part.shape))
+            self.checkpoint.release()
             self.progress()
         return stack
+
+    def linear(self, modules: Sequence[str], rows: Sequence[int], columns: int, *, bias: bool = False, gated: bool = False) -> Linear:
+        """One layer over the matrices of modules below one another: number i has the shape [rows[i], columns]."""
+        offset = self.stacked([f"{module}.bias" for module in modules], rows) if bias else None
+        layer: Linear
+        if self.is_quantized(modules):
+            parts = [self._quantized(module, count, columns) for module, count in zip(modules, rows, strict=True)]
+            layer = QuantizedLinear(stack_weights(parts), offset, gated=gated, dtype=self.dtype)
+        elif len(modules) == 1:
+            layer = PackedLinear(self._to_be_packed(f"{modules[0]}.weight", rows[0], columns), offset, gated=gated)
+        else:
+            layer = PackedLinear(self.stacked([f"{module}.weight" for module in modules], rows, columns), offset, gated=gated)
+        self.checkpoint.release()
+        return layer
+
+    def head(self, module: str, rows: int, columns: int) -> Linear:
+        """A layer over a matrix with a row for every token. 4 bits would harm it: --quantize gives it 8."""
+        eight_bits = self.quantizer and Quantizer(8)
+        return replace(self, quantizer=eight_bits).linear([module], [rows], columns)
+
+    def is_quantized(self, modules: Sequence[str]) -> bool:
+        """Whether the matrices of modules are, or become, quantized; ModelRefused when some of them are and some are not."""
+        if self.stored is None:
+            return self.quantizer is not None
+        covered = [module for module in modules if self.stored.covers(module)]
+        if covered and len(covered) < len(modules):
+            other = next(module for module in modules if module not in covered)
+            raise ModelRefused(
+                f"{self.checkpoint.config.path}: quantization_config: {covered[0]} is quantized and {other} is not; both or none is supported"
+            )
+        return bool(covered)
 
     def refuse_unread(self) -> None:
         """Raise ModelRefused when the checkpoint holds a tensor that the model has no place for."""
@@ -39,3 +84,23 @@ class Weights:
         if unread:
             more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             raise ModelRefused(f"{self.checkpoint.config.path.parent}: the model has no place for tensor {unread[0]}{more}")
+
+    def _to_be_packed(self, name: str, *shape: int) -> Tensor:
+        """One tensor in the right type and place: that of the mapped file where it is packed into memory of its own anyhow."""
+        is_packed = self.device.type == "cpu" and products.method(self.dtype) != "torch"
+        tensor = self.checkpoint.tensor(name, shape).to(self.device, self.dtype, copy=not is_packed)
+        self.progress()
+        return tensor
+
+    def _quantized(self, module: str, rows: int, columns: int) -> QuantizedWeight:
+        if self.stored is not None:
+            weight = self.stored.read(self.checkpoint, module, rows, columns)
+        else:
+            assert self.quantizer is not None
+            if self.quantizer.group and columns % self.quantizer.group:
+                raise ModelRefused(
+                    f"--quantize {self.quantizer.name}: groups of {self.quantizer.group} do not divide the {columns} columns of {module}.weight"
+                )
+            weight = self.quantizer(self.checkpoint.tensor(f"{module}.weight", (rows, columns)))
+        self.progress()
+        return weight

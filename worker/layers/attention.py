@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kernels import ops
-from kernels.linear import PackedLinear
 from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.weights import Weights
+from worker.checkpoint.weights import Linear, Weights
 from worker.lanes.batch import Batch
 
 
@@ -46,8 +45,8 @@ class Attention:
     """One attention layer: normalised rows [T, hidden] in, their update [T, hidden] out."""
 
     shape: AttentionShape
-    qkv: PackedLinear
-    output: PackedLinear
+    qkv: Linear
+    output: Linear
     head_norms: tuple[Tensor | None, Tensor | None]  # of query and key heads, each [head_dim]
     rope_table: tuple[Tensor, Tensor]  # cosines and sines, each [positions, head_dim / 2]
     group: int  # cache group
@@ -84,15 +83,11 @@ class AttentionPlace:
 
 def load_attention(weights: Weights, prefix: str, shape: AttentionShape, place: AttentionPlace) -> Attention:
     """The attention layer whose tensors begin with `prefix`."""
-    rows, names = list(shape.qkv_rows), [f"{prefix}{part}_proj." for part in "qkv"]
-    qkv = weights.stacked([name + "weight" for name in names], rows, shape.hidden_size)
-    qkv_bias = weights.stacked([name + "bias" for name in names], rows) if shape.qkv_bias else None
-    output = weights.tensor(prefix + "o_proj.weight", shape.hidden_size, rows[0])
-    output_bias = weights.tensor(prefix + "o_proj.bias", shape.hidden_size) if shape.output_bias else None
+    rows, hidden = list(shape.qkv_rows), shape.hidden_size
     return Attention(
         shape=shape,
-        qkv=PackedLinear(qkv, qkv_bias),
-        output=PackedLinear(output, output_bias),
+        qkv=weights.linear([f"{prefix}{part}_proj" for part in "qkv"], rows, hidden, bias=shape.qkv_bias),
+        output=weights.linear([prefix + "o_proj"], [hidden], rows[0], bias=shape.output_bias),
         head_norms=_load_head_norms(weights, prefix, shape),
         rope_table=place.rope_table,
         group=place.group,

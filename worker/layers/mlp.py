@@ -4,17 +4,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.linear import PackedLinear
 from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.weights import Weights
+from worker.checkpoint.weights import Linear, Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
     """Gate and up are one matrix, whose product comes activated."""
 
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Linear
+    down: Linear
 
     @property
     def is_capturable(self) -> bool:
@@ -36,12 +35,9 @@ class MlpShape:
 
     def load(self, weights: Weights, prefix: str) -> Mlp:
         """The part whose tensors begin with `prefix`."""
-        names, rows = [prefix + "gate_proj.", prefix + "up_proj."], [self.inner_size, self.inner_size]
-        gate_up = weights.stacked([name + "weight" for name in names], rows, self.hidden_size)
-        gate_up_bias = weights.stacked([name + "bias" for name in names], rows) if self.bias else None
-        down = weights.tensor(prefix + "down_proj.weight", self.hidden_size, self.inner_size)
-        down_bias = weights.tensor(prefix + "down_proj.bias", self.hidden_size) if self.bias else None
-        return Mlp(PackedLinear(gate_up, gate_up_bias, gated=True), PackedLinear(down, down_bias))
+        hidden, inner = self.hidden_size, self.inner_size
+        gate_up = weights.linear([prefix + "gate_proj", prefix + "up_proj"], [inner, inner], hidden, bias=self.bias, gated=True)
+        return Mlp(gate_up, weights.linear([prefix + "down_proj"], [hidden], inner, bias=self.bias))
 
 
 def read_mlp_shape(config: ConfigFields, bias: bool = False) -> MlpShape:

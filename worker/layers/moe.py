@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.linear import PackedExperts, PackedLinear
+from kernels.quantized import QuantizedExperts
 from worker.checkpoint.config_fields import ConfigFields
 from worker.checkpoint.weights import Weights
 
@@ -23,9 +24,21 @@ class MoeShape:
     def load(self, weights: Weights, prefix: str) -> "Moe":
         """The part whose tensors begin with `prefix`; experts are stored one by one, or fused as [experts, rows, columns]."""
         router = weights.tensor(prefix + "gate.weight", self.num_experts, self.hidden_size)
-        fused = prefix + "experts.gate_up_proj" in weights.checkpoint
-        gate_up, down = (self._load_fused if fused else self._load_each)(weights, prefix + "experts.")
-        return Moe(self, PackedLinear(router, None), PackedExperts(gate_up, down))
+        return Moe(self, PackedLinear(router, None), self._load_experts(weights, prefix + "experts."))
+
+    def _load_experts(self, weights: Weights, prefix: str) -> PackedExperts | QuantizedExperts:
+        fused = prefix + "gate_up_proj" in weights.checkpoint
+        if weights.is_quantized([prefix + "0.down_proj"]):
+            return self._load_quantized(weights, prefix)
+        return PackedExperts(*(self._load_fused if fused else self._load_each)(weights, prefix))
+
+    def _load_quantized(self, weights: Weights, prefix: str) -> QuantizedExperts:
+        inner, hidden = self.inner_size, self.hidden_size
+        modules = [f"{prefix}{expert}." for expert in range(self.num_experts)]
+        return QuantizedExperts(
+            [weights.linear([name + "gate_proj", name + "up_proj"], [inner, inner], hidden, gated=True) for name in modules],
+            [weights.linear([name + "down_proj"], [hidden], inner) for name in modules],
+        )
 
     def _load_fused(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
         gate_up = weights.tensor(prefix + "gate_up_proj", self.num_experts, 2 * self.inner_size, self.hidden_size)
@@ -45,7 +58,7 @@ class Moe:
 
     shape: MoeShape
     router: PackedLinear
-    experts: PackedExperts
+    experts: PackedExperts | QuantizedExperts
 
     @property
     def is_capturable(self) -> bool:

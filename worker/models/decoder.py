@@ -1,14 +1,14 @@
 """The decoder that Llama and its relatives share: pre-norm layers of attention and feed-forward over one residual stream."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels import ops
-from kernels.linear import PackedLinear
 from worker.cache.kv_cache import KVCache, allocate_cache
+from worker.checkpoint.weights import Linear
 from worker.lanes.batch import Batch, Hidden
 from worker.layers.attention import Attention
 from worker.layers.feed_forward import FeedForward
@@ -31,22 +31,24 @@ class DecoderLayer:
 class DecoderEnds:
     """What comes before the first and after the last layer."""
 
-    embedding: Tensor  # [vocab, hidden]
+    embed: Callable[[Tensor], Tensor]  # ids [T] -> rows [T, hidden]
     norm: Tensor  # [hidden]
-    head: PackedLinear
+    head: Linear
 
 
 class Decoder:
     """A loaded decoder; implements Model."""
 
-    def __init__(self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds) -> None:
+    def __init__(
+        self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds, quantization: str
+    ) -> None:
         self.description = ModelDescription(
             config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, placement.dtype
         )
         self.cache_groups = config.cache_groups(placement.page_tokens, placement.dtype)
         self.progress = placement.progress
         self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)
-        self.numerics_id = numerics_id(placement.dtype, placement.device)
+        self.numerics_id = numerics_id(placement.dtype, placement.device, quantization)
         self._device = placement.device
         self._eps = config.norm_eps
         self._ends = ends
@@ -61,7 +63,7 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """See Model.forward."""
-        residual = ops.embedding(batch.token_ids, self._ends.embedding)
+        residual = self._ends.embed(batch.token_ids)
         rows = ops.rms_norm(residual, self._layers[0].attention_norm, self._eps)
         for layer, next_norm, keys, values in zip(self._layers, self._next_norms, cache.keys, cache.values, strict=True):
             update = layer.attention(rows, batch, keys, values)

@@ -1,30 +1,40 @@
 """Builds a decoder from a checkpoint."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from kernels.linear import PackedLinear
+from kernels import ops
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.quantization import read_stored_quantization
 from worker.checkpoint.weights import Weights
 from worker.layers.attention import AttentionPlace, load_attention
 from worker.models.decoder import Decoder, DecoderEnds, DecoderLayer
 from worker.models.decoder_config import DecoderConfig
 from worker.models.model import Placement
 
-_EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+_EMBEDDING, _HEAD, _NORM = "model.embed_tokens", "lm_head", "model.norm.weight"
 
 
 def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> Decoder:
     """Load the model layer by layer; the files stay mapped only until then."""
     config = replace(config, rope=config.rope.limited(placement.max_positions))
-    weights = Weights(checkpoint, placement.dtype, placement.device, placement.progress)
+    weights = _open_weights(checkpoint, placement)
+    ends = _load_ends(weights, config)  # first: a matrix this large and its copy are to lie in memory while not much else does
     layers = _load_layers(weights, config)
-    ends = _load_ends(weights, config)
     weights.refuse_unread()
-    return Decoder(config, placement, layers, ends)
+    return Decoder(config, placement, layers, ends, weights.quantization)
+
+
+def _open_weights(checkpoint: Checkpoint, placement: Placement) -> Weights:
+    stored, quantizer = read_stored_quantization(checkpoint.config), placement.quantizer
+    if stored and quantizer:
+        raise ModelRefused(f"--quantize {quantizer.name}: {checkpoint.config.path} says that the model is quantized already, to {stored.name}")
+    if stored and placement.device.type != "cpu":
+        raise ModelRefused(f"{checkpoint.config.path}: quantization_config: {stored.name} is for --device cpu; this is {placement.device.type}")
+    return Weights(checkpoint, placement.dtype, placement.device, placement.progress, quantizer, stored)
 
 
 def _load_layers(weights: Weights, config: DecoderConfig) -> list[DecoderLayer]:
@@ -44,17 +54,20 @@ def _load_layer(weights: Weights, config: DecoderConfig, layer: int, place: Atte
 
 
 def _load_ends(weights: Weights, config: DecoderConfig) -> DecoderEnds:
-    embedding = weights.tensor(_EMBEDDING, config.vocab_size, config.hidden_size)
+    """A tied head is kept once: look-ups take rows of what products take."""
     norm = weights.tensor(_NORM, config.hidden_size)
-    return DecoderEnds(embedding, norm, PackedLinear(_load_head(weights, config, embedding), None))
+    if config.tied_head:
+        _require_tied(weights, config)
+        head = weights.head(_EMBEDDING, config.vocab_size, config.hidden_size)
+        return DecoderEnds(head.rows, norm, head)
+    embedding = weights.tensor(f"{_EMBEDDING}.weight", config.vocab_size, config.hidden_size)
+    return DecoderEnds(partial(ops.embedding, table=embedding), norm, weights.head(_HEAD, config.vocab_size, config.hidden_size))
 
 
-def _load_head(weights: Weights, config: DecoderConfig, embedding: Tensor) -> Tensor:
-    """The head's matrix; a tied checkpoint may store a copy of it, which has to be one."""
-    if config.tied_head and _HEAD not in weights.checkpoint:
-        return embedding
-    head = weights.tensor(_HEAD, config.vocab_size, config.hidden_size)
-    if config.tied_head and not torch.equal(head, embedding):
-        path = weights.checkpoint.config.path
-        raise ModelRefused(f"{path}: tie_word_embeddings is true, but tensor {_HEAD} differs from {_EMBEDDING}")
-    return embedding if config.tied_head else head
+def _require_tied(weights: Weights, config: DecoderConfig) -> None:
+    """A tied checkpoint may store its embedding once more as the head: it has to be a copy."""
+    checkpoint, shape = weights.checkpoint, (config.vocab_size, config.hidden_size)
+    head, embedding = f"{_HEAD}.weight", f"{_EMBEDDING}.weight"
+    if head in checkpoint and not torch.equal(checkpoint.tensor(head, shape), checkpoint.tensor(embedding, shape)):
+        path = checkpoint.config.path
+        raise ModelRefused(f"{path}: tie_word_embeddings is true, but tensor {head} differs from {embedding}")

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.quantized import Quantizer
 from worker.cache.kv_cache import CacheGroupSpec, KVCache
 from worker.lanes.batch import Batch, Hidden
 
@@ -24,6 +25,7 @@ class Placement:
     page_tokens: int = 16
     max_positions: int | None = None  # most tokens of a sequence; None: what the model supports
     progress: Callable[[], None] = _ignore  # called after every tensor loaded and layer computed
+    quantizer: Quantizer | None = None  # of matrices that the checkpoint has in larger types; on a CPU only
 
 
 @dataclass(frozen=True, slots=True)
