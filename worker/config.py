@@ -90,7 +90,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize",
         choices=("int8", "int4", "int4:32", "int4:128"),
-        help="keep matrices in 8 bits, or in 4 bits by groups of 32 (int4) or 128 inputs; on a CPU, see docs/quantization.md; default: as stored",
+        help="matrices of 8 bits, or of 4 by groups of 32 (int4) or 128 inputs; on a CPU only, see docs/quantization.md",
     )
     parser.add_argument(
         "--threads",

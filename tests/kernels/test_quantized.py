@@ -17,7 +17,8 @@ GROUPS = pytest.mark.parametrize("group", [8, 104])
 def form(request, monkeypatch):
     """The form that layers run: the torch form, or what a CPU tensor is dispatched to."""
     if request.param == "reference":
-        forms = SimpleNamespace(**{name: getattr(reference, name) for name in ("int8_linear", "int8_embedding", "int4_linear")}, swiglu=ops.swiglu)
+        names = ("int8_linear", "int8_embedding", "int4_linear")
+        forms = SimpleNamespace(**{name: getattr(reference, name) for name in names}, swiglu=ops.swiglu)
         monkeypatch.setattr("kernels.quantized.ops", forms)
     elif ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
@@ -58,10 +59,11 @@ def test_int8_takes_a_depth_that_is_no_multiple_of_four(form, dtype, random):
     assert_product(QuantizedLinear(weight, None), weight, x, None, 30)
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "group"), [(96, 64, 32), (100, 104, 8), (33, 2048, 128)])
+@pytest.mark.parametrize("shape", [(96, 64, 32), (100, 104, 8), (33, 2048, 128)])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("scale_dtype", [torch.bfloat16, torch.float32])
-def test_int4_is_the_product_of_the_rounded_rows(form, dtype, random, outputs, inputs, group, symmetric, scale_dtype):
+def test_int4_is_the_product_of_the_rounded_rows(form, dtype, random, shape, symmetric, scale_dtype):
+    outputs, inputs, group = shape
     made = quantize_int4(random(outputs, inputs), group)
     weight = Int4Weight(made.levels, made.scales.to(scale_dtype), None if symmetric else made.zeros)
     bias, x = random(outputs), random(11, inputs)

@@ -145,7 +145,9 @@ def _read_patterns(fields: ConfigFields, name: str) -> tuple[str, ...]:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    return pattern == "Linear" or bool(_compile(pattern)(module))
+    if pattern == "Linear":
+        return not module.endswith(".embed_tokens")  # the class of all modules with a matrix but the embedding
+    return bool(_compile(pattern)(module))
 
 
 def _compile(pattern: str) -> Callable[[str], object]:

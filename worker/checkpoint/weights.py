@@ -73,9 +73,8 @@ class Weights:
         covered = [module for module in modules if self.stored.covers(module)]
         if covered and len(covered) < len(modules):
             other = next(module for module in modules if module not in covered)
-            raise ModelRefused(
-                f"{self.checkpoint.config.path}: quantization_config: {covered[0]} is quantized and {other} is not; both or none is supported"
-            )
+            unlike = f"{covered[0]} is quantized and {other} is not; both or none is supported"
+            raise ModelRefused(f"{self.checkpoint.config.path}: quantization_config: {unlike}")
         return bool(covered)
 
     def refuse_unread(self) -> None:
@@ -98,9 +97,8 @@ class Weights:
         else:
             assert self.quantizer is not None
             if self.quantizer.group and columns % self.quantizer.group:
-                raise ModelRefused(
-                    f"--quantize {self.quantizer.name}: groups of {self.quantizer.group} do not divide the {columns} columns of {module}.weight"
-                )
+                groups = f"groups of {self.quantizer.group} do not divide the {columns} columns of {module}.weight"
+                raise ModelRefused(f"--quantize {self.quantizer.name}: {groups}")
             weight = self.quantizer(self.checkpoint.tensor(f"{module}.weight", (rows, columns)))
         self.progress()
         return weight

@@ -30,10 +30,11 @@ def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Place
 
 def _open_weights(checkpoint: Checkpoint, placement: Placement) -> Weights:
     stored, quantizer = read_stored_quantization(checkpoint.config), placement.quantizer
+    path, device = checkpoint.config.path, placement.device.type
     if stored and quantizer:
-        raise ModelRefused(f"--quantize {quantizer.name}: {checkpoint.config.path} says that the model is quantized already, to {stored.name}")
-    if stored and placement.device.type != "cpu":
-        raise ModelRefused(f"{checkpoint.config.path}: quantization_config: {stored.name} is for --device cpu; this is {placement.device.type}")
+        raise ModelRefused(f"--quantize {quantizer.name}: {path} says that the model is quantized already, to {stored.name}")
+    if stored and device != "cpu":
+        raise ModelRefused(f"{path}: quantization_config: {stored.name} is for --device cpu; this is {device}")
     return Weights(checkpoint, placement.dtype, placement.device, placement.progress, quantizer, stored)
 
 

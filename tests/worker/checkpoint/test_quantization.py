@@ -55,6 +55,12 @@ def test_checkpoint_without_quantization() -> None:
     assert read_stored_quantization(ConfigFields(CONFIG, {"quantization_config": None})) is None
 
 
+def test_embedding_is_no_linear_layer() -> None:
+    stored = read(quantization_config(8))
+    assert stored is not None
+    assert not stored.covers("model.embed_tokens")
+
+
 def test_modules_are_chosen_by_targets_and_ignore() -> None:
     config = quantization_config(8) | {"ignore": ["lm_head", "re:.*[.]mlp[.]gate$", "model.layers.1.mlp.up_proj"]}
     config["config_groups"]["group_0"]["targets"] = ["re:model[.]layers[.].*", "lm_head"]
@@ -76,7 +82,7 @@ REFUSED: list[tuple[int, str, object, str]] = [
     (8, "config_groups.group_0.weights.num_bits", 4, "config_groups.group_0.weights.num_bits is 4; expected 8"),
     (8, "config_groups.group_0.weights.symmetric", False, "config_groups.group_0.weights.symmetric is False; expected True or nothing"),
     (8, "config_groups.group_0.weights.strategy", "tensor", "config_groups.group_0.weights.strategy is 'tensor'; expected 'channel'"),
-    (8, "config_groups.group_0.input_activations.dynamic", False, "config_groups.group_0.input_activations.dynamic is False; expected True"),
+    (8, "config_groups.group_0.input_activations.dynamic", False, "config_groups.group_0.input_activations.dynamic is False"),
     (8, "config_groups.group_0.input_activations", None, "config_groups.group_0.input_activations.num_bits is missing; expected 8"),
     (8, "config_groups.group_0.output_activations", {"num_bits": 8}, "config_groups.group_0.output_activations is {'num_bits': 8}"),
     (4, "config_groups.group_0.weights.num_bits", 8, "config_groups.group_0.weights.num_bits is 8; expected 4"),
