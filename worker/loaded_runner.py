@@ -64,7 +64,8 @@ class LoadedRunner:
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
     device = select_device(config.device, config.device_index, config.threads)
-    _check_dtype(device, config)
+    _check_dtype(device, config.dtype)
+    _check_quantization(device, config.quantize)
     with compile_log() if device.kind == "npu" else nullcontext():
         return _load(config, device, progress)
 
@@ -96,11 +97,14 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     )
 
 
-def _check_dtype(device: Device, config: WorkerConfig) -> None:
-    if device.kind == "npu" and config.dtype != "bfloat16":
-        raise StartUpError(f"--dtype {config.dtype}: the PyPTO kernels of --device npu take bfloat16 only")
-    if device.kind != "cpu" and config.quantize:
-        raise StartUpError(f"--quantize {config.quantize}: quantized weights are for --device cpu; this is {device.kind}")
+def _check_dtype(device: Device, dtype: str) -> None:
+    if device.kind == "npu" and dtype != "bfloat16":
+        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+
+
+def _check_quantization(device: Device, quantize: str | None) -> None:
+    if device.kind != "cpu" and quantize:
+        raise StartUpError(f"--quantize {quantize}: quantized weights are for --device cpu; this is {device.kind}")
 
 
 def _warn_without_kernels(device: Device) -> None:

@@ -87,6 +87,16 @@ def test_dtype_that_the_kernels_do_not_take_is_refused(kind: str, dtype: str, re
         loaded_runner._check_dtype(device, dtype)
 
 
+@pytest.mark.parametrize("kind", ["npu", "cuda"])
+def test_quantization_is_for_a_cpu(kind: str) -> None:
+    with pytest.raises(StartUpError, match=f"^--quantize int8: quantized weights are for --device cpu; this is {kind}$"):
+        loaded_runner._check_quantization(SimpleNamespace(kind=kind), "int8")
+
+
+def test_quantized_models_are_loaded_by_the_flag(tiny_checkpoint: TinyCheckpoint) -> None:
+    assert _load(tiny_checkpoint("llama"), flags=("--quantize", "int8")).numerics_id.startswith("bfloat16-int8/")
+
+
 def test_model_that_can_not_be_captured_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model, device = SimpleNamespace(is_capturable=False), SimpleNamespace(kind="cuda")
     with caplog.at_level(logging.INFO):
