@@ -93,6 +93,11 @@ _argmax = _define(
     lookup.argmax,
     lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
 )
+_greatest = _define(
+    "greatest(Tensor logits) -> (Tensor, Tensor)",
+    lambda logits: (logits.amax(dim=-1).float(), _argmax(logits)),  # the parts are dispatched one by one
+    lambda logits: (logits.new_empty(logits.shape[0], dtype=torch.float32), logits.new_empty(logits.shape[0], dtype=torch.int64)),
+)
 _linear = _define(
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     linear_form.linear,
@@ -220,6 +225,11 @@ def embedding(ids: Tensor, table: Tensor) -> Tensor:
 def argmax(logits: Tensor) -> Tensor:
     """logits [S, V] -> [S] int64, the lowest id where the greatest value occurs more than once."""
     return _argmax(logits)  # type: ignore[no-any-return]
+
+
+def greatest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [S, V] -> (greatest values [S] fp32, argmax [S]); the value is NaN where a row has one, its id then means nothing."""
+    return _greatest(logits)  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

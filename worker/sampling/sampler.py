@@ -9,7 +9,7 @@ A row's token depends on nothing but the row, bit for bit: reductions run along 
 sums that decide are float64 running sums, and how many candidates a row needs is read off that row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -46,33 +46,49 @@ class SampledTokens:
         return self.token_ids, self.failed, self.excluded
 
 
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What rows draw from: their logits, those of some rows steered."""
+
+    logits: Tensor  # [rows, vocab]
+    steered: Ints  # which rows, rising
+    scores: Tensor  # [steered rows, vocab]
+
+    def of(self, rows: Ints) -> Tensor:
+        """A copy of those of `rows`, rising: [rows, vocab]."""
+        device = self.logits.device
+        found = self.logits[to_device(rows, device)]
+        places, here, there = np.intersect1d(rows, self.steered, assume_unique=True, return_indices=True)
+        if len(places):
+            found[to_device(here, device)] = self.scores[to_device(there, device)]
+        return found
+
+
 def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are. On an accelerator nothing waits for it."""
-    if not len(logits):
-        nothing = torch.empty(0, dtype=torch.int64, device=logits.device)
-        return SampledTokens(nothing, nothing.bool(), nothing.bool())
-    scores = _steer(logits, rows)
-    sound = logits.amax(dim=-1).isfinite()
-    excluded = sound & scores.amax(dim=-1).isneginf()
-    random_rows = np.flatnonzero(rows.columns.temperature >= MIN_TEMPERATURE)
-    token_ids = ops.argmax(scores) if len(random_rows) < len(scores) else torch.zeros_like(sound, dtype=torch.int64)
+    greatest, token_ids = ops.greatest(logits) if len(logits) else (logits.new_empty(0), logits.new_empty(0, dtype=torch.int64))
+    sound, excluded = greatest.isfinite(), torch.zeros_like(greatest, dtype=torch.bool)
+    scores = _Scores(logits, rows.steered, logits[:0])
+    if len(scores.steered):
+        places = to_device(scores.steered, logits.device)
+        scores = replace(scores, scores=_steer(logits[places], rows.only_steered()))
+        left, token_ids[places] = ops.greatest(scores.scores)
+        excluded[places] = sound[places] & left.isneginf()
+    random_rows = np.flatnonzero((rows.columns.temperature >= MIN_TEMPERATURE) & (rows.columns.top_k != 1))
     if len(random_rows):
         token_ids[to_device(random_rows, logits.device)] = _draw(scores, rows, random_rows)
     return SampledTokens(token_ids, excluded | ~sound, excluded)
 
 
-def _steer(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """Everything that comes before the temperature."""
-    if not (len(rows.masks.rows) or len(rows.banned) or len(rows.biases) or len(rows.history)):
-        return logits
-    scores = logits.clone()
+def _steer(scores: Tensor, rows: SamplingRows) -> Tensor:
+    """Everything that comes before the temperature, in place; returns `scores`."""
     if len(rows.masks.rows):
         _mask(scores, rows)
     if len(rows.banned):
-        banned_rows, token_ids, _ = _send(rows.banned, logits.device)
+        banned_rows, token_ids, _ = _send(rows.banned, scores.device)
         scores[banned_rows, token_ids] = _NEVER
     if len(rows.biases):
-        biased_rows, token_ids, values = _send(rows.biases, logits.device)
+        biased_rows, token_ids, values = _send(rows.biases, scores.device)
         before = scores[biased_rows, token_ids]
         scores[biased_rows, token_ids] = _bounded(before + values, before)
     if len(rows.history):
@@ -120,12 +136,11 @@ def _bounded(values: Tensor, before: Tensor) -> Tensor:
     return values.clamp(-_LARGEST, _LARGEST).masked_fill(before.isneginf(), _NEVER)
 
 
-def _draw(scores: Tensor, rows: SamplingRows, drawn: Ints) -> Tensor:
-    """Draw for the rows `drawn` of `scores` [rows, vocab], a block at a time; returns token ids."""
-    places = to_device(drawn, scores.device)
-    points = to_device(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.device)[:, None]
+def _draw(scores: _Scores, rows: SamplingRows, drawn: Ints) -> Tensor:
+    """Draw for the rows `drawn`, a block at a time; returns token ids."""
+    points = to_device(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.logits.device)[:, None]
     blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(drawn), _BLOCK_ROWS)]
-    return torch.cat([_draw_block(scores[places[block]], rows.columns, drawn[block], points[block]) for block in blocks])
+    return torch.cat([_draw_block(scores.of(drawn[block]), rows.columns, drawn[block], points[block]) for block in blocks])
 
 
 def _draw_block(scores: Tensor, columns: SamplingColumns, block: Ints, points: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """How the rows of a step are sampled, in columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,27 @@ class SamplingRows:
     history: TokenEntries  # known tokens of the penalised rows, each once; values: how often it was generated
     unread: UnreadTokens | None  # last tokens of penalised rows that `history` lacks
     masks: TokenMasks
+
+    @property
+    def steered(self) -> Ints:
+        """Rows whose logits are changed before the temperature, rising."""
+        unread = () if self.unread is None else (self.unread.rows,)
+        return np.unique(np.concatenate([self.masks.rows, self.banned.rows, self.biases.rows, self.history.rows, *unread]))
+
+    def only_steered(self) -> "SamplingRows":
+        """Those rows alone, numbered from 0 on."""
+        kept = self.steered
+        number = np.zeros(len(self.indices), dtype=np.int64)
+        number[kept] = np.arange(len(kept))
+        return SamplingRows(
+            columns=SamplingColumns(*(getattr(self.columns, name)[kept] for name in _FORMATS)),
+            indices=self.indices[kept],
+            banned=replace(self.banned, rows=number[self.banned.rows]),
+            biases=replace(self.biases, rows=number[self.biases.rows]),
+            history=replace(self.history, rows=number[self.history.rows]),
+            unread=self.unread and replace(self.unread, rows=number[self.unread.rows]),
+            masks=replace(self.masks, rows=number[self.masks.rows]),
+        )
 
 
 class SamplingTable:

@@ -24,6 +24,12 @@ def test_val_07_top_k_beyond_the_vocabulary_is_off():
     assert len(set(drawn[0])) > 1 and drawn == [drawn[0]] * len(_OFF)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1e8, 1e20, 3e38])
+def test_top_k_of_one_is_greedy_at_every_temperature(temperature):
+    samplings = [LaneSampling(temperature=temperature, top_k=1, seed=seed) for seed in range(5)]
+    assert draw([1.0, 2.0, 2.0 + 2**-22, 1.0], samplings) == [2] * 5
+
+
 def test_val_07_top_k_of_one_and_top_p_of_zero_are_greedy():
     assert draw(_LOGITS, _seeded(top_k=1)) == draw(_LOGITS, _seeded(top_p=0.0)) == [0] * 30
 
