@@ -72,7 +72,7 @@ def read_config(arguments: Sequence[str]) -> Config:
 
 def _add_model_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
-    parser.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: the directory's name")
+    parser.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: name of the directory or link")
     parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
     for field, kind in _SAMPLING_FLAGS.items():
         flag = f"--default-{field.replace('_', '-')}"

@@ -1,6 +1,7 @@
 """Reads a model directory: config, generation config, tokenizer, chat template. Weights are looked at for the fingerprint only."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
 
 _log = logging.getLogger(__name__)
+
+_MAX_SHOWN = 80  # characters of a value
 
 #: What holds when the config and the tokenizer name different tokens for a role.
 _PRECEDENCE = {"bos": "texts begin as the tokenizer says", "eos": "each of them ends an answer"}
@@ -37,7 +40,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     vocab_size = _positive(directory / "config.json", config, "vocab_size")
     _warn_of_strange_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
-        name=name or directory.resolve().name,
+        name=name or _name_of(directory),
         architecture=_architecture(directory / "config.json", config),
         fingerprint=_fingerprint(directory),
         vocab_size=vocab_size,
@@ -51,6 +54,13 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         chat_template=_chat_template(directory, files.config, special_tokens, template_file),
         max_positions=_max_positions(config),
     )
+
+
+def _name_of(directory: Path) -> str:
+    """The directory's name, or the link's; in a hub's cache, whose directories are named after commits, that of the repository."""
+    path = Path(os.path.abspath(directory))
+    cached = path.parent.parent.name if path.parent.name == "snapshots" else ""
+    return cached.split("--")[-1] if cached.startswith("models--") else path.name
 
 
 def _positive(path: Path, config: Json, field: str) -> int:
@@ -99,8 +109,6 @@ def _warn_of_strange_tokens(directory: Path, configs: Sequence[Json], special_to
 
 
 def _fingerprint(directory: Path) -> str:
-    if next(directory.glob("*.safetensors"), None) is None:
-        raise StartUpError(f"{directory}: no *.safetensors files")
     try:
         return fingerprint_model(directory)
     except OSError as error:
@@ -120,11 +128,19 @@ def _default_sampling(
     for source, values in ((str(path), of_model), ("default sampling flags", operator_sampling)):
         try:
             for field, value in values.items():
-                setattr(sampling, field, value)
+                _set_sampling(sampling, field, value)
             check_sampling(sampling, vocab_size, "")
-        except (OverflowError, TypeError, ValueError, InvalidArgument) as error:
+        except (ValueError, InvalidArgument) as error:
             raise StartUpError(f"{source}: {error}") from None
     return sampling
+
+
+def _set_sampling(sampling: inference_pb2.SamplingParams, field: str, value: object) -> None:
+    """Raises ValueError naming the field when the value is of another kind or size than it holds."""
+    try:
+        setattr(sampling, field, value)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{field} = {repr(value)[:_MAX_SHOWN]}: {str(error)[:_MAX_SHOWN]}") from None
 
 
 def _chat_template(

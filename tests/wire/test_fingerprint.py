@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,20 @@ def test_a_change_of_any_one_tensor_changes_it(model: Path) -> None:
         save_file({**original, name: torch.full_like(original[name], 0.5)}, model / "model.safetensors", {"format": "pt"})
         fingerprints.add(fingerprint_model(model))
     assert len(fingerprints) == 1 + len(original)
+
+
+@pytest.mark.parametrize("content", [b"broken", None])
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_tkz_07_files_that_nothing_names_change_nothing(model: Path, content: bytes | None, is_sharded: bool) -> None:
+    if is_sharded:
+        names = list(load_file(model / "model.safetensors"))
+        (model / "model.safetensors").rename(model / "model-1-of-1.safetensors")
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, "model-1-of-1.safetensors")}))
+    before = fingerprint_model(model)
+    shard = model / ("model-1-of-1.safetensors" if is_sharded else "model.safetensors")
+    for name in ("optimizer.safetensors", "consolidated.safetensors"):
+        (model / name).write_bytes(shard.read_bytes() if content is None else content)
+    assert fingerprint_model(model) == before
 
 
 def test_another_config_changes_it(model: Path) -> None:

@@ -23,7 +23,7 @@ _PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 class Checkpoint:
     """A model directory: its config, and its tensors as views of mapped files.
 
-    With an index only the files that it names are read, whatever else lies in the directory.
+    With an index only the tensors that it names are read, whatever else lies in its files or in the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -117,9 +117,10 @@ def _open_shards(directory: Path) -> dict[str, tuple[Path, Any]]:
     for path in sorted(set(shard_of.values())):
         file = _open(path)
         for name in file.keys():  # noqa: SIM118  not a dict
-            if shard_of.get(name) != path:
+            if shard_of.get(name, path) != path:
                 raise ModelRefused(f"{path}: holds tensor {name}, which {_INDEX} does not place there")
             files[name] = (path, file)
+    files = {name: file for name, file in files.items() if name in shard_of}
     if missing := sorted(set(shard_of) - set(files)):
         raise ModelRefused(f"{shard_of[missing[0]]}: tensor {missing[0]} is missing, which {_INDEX} places there")
     return files

@@ -41,7 +41,7 @@ class MlpShape:
 
 
 def read_mlp_shape(config: ConfigFields, bias: bool = False) -> MlpShape:
-    """The sizes from config.json; refuses another activation than silu."""
-    if config.text("hidden_act", "silu") != "silu":
+    """The sizes from config.json; refuses another activation than silu, whose other name is swish."""
+    if config.text("hidden_act", "silu") not in ("silu", "swish"):
         raise config.refusal("hidden_act", "'silu'")
     return MlpShape(config.integer("hidden_size"), config.integer("intermediate_size"), bias)

@@ -14,6 +14,7 @@ from worker.checkpoint.config_fields import ConfigFields
 from worker.checkpoint.error import ModelRefused
 
 _DEFAULT_THETA = 10000.0
+_LLAMA_POSITIONS, _QWEN_POSITIONS = 2048, 32768  # where config.json does not say, as in transformers
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def read_rope(config: ConfigFields, head_dim: int) -> Rope:
 
 
 def _read_scaling(config: ConfigFields, fields: ConfigFields, head_dim: int) -> _Scaling:
-    max_positions = config.integer("max_position_embeddings")
+    is_llama = config.texts("architectures") == ["LlamaForCausalLM"]
+    max_positions = config.integer("max_position_embeddings", _LLAMA_POSITIONS if is_llama else _QWEN_POSITIONS)
     original = fields.integer("original_max_position_embeddings", max_positions)
     return _Scaling(
         fields=fields,

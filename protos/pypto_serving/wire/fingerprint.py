@@ -1,8 +1,9 @@
 """Fingerprint of a model directory, computed by the control plane and by every worker.
 
-It is a SHA-256 over config.json and, of each safetensors file in order of name, its size, its header (names, types and shapes of all
-tensors) and a few evenly spaced bytes of every tensor. It tells checkpoints apart within milliseconds, whatever their size; it is no
-protection against somebody who forges one.
+It is a SHA-256 over config.json and, of each safetensors file that belongs to the model in order of name, its size, its header (names,
+types and shapes of all tensors) and a few evenly spaced bytes of every tensor. The files are those that model.safetensors.index.json
+names, or else model.safetensors: what lies beside them changes nothing. It tells checkpoints apart within milliseconds, whatever their
+size; it is no protection against somebody who forges one.
 """
 
 import hashlib
@@ -19,10 +20,10 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 def fingerprint_model(directory: Path) -> str:
     """Fingerprint of the model in `directory`: 32 hexadecimal digits.
 
-    Raises OSError when a file can not be read, and ValueError naming the file when it is no safetensors file.
+    Raises OSError when a file can not be read, and ValueError naming the file when it is no safetensors file, or no index of some.
     """
     digest = hashlib.sha256((directory / "config.json").read_bytes())
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in _weight_files(directory):
         digest.update(path.stat().st_size.to_bytes(8, "little"))
         with path.open("rb") as file:
             try:
@@ -31,6 +32,16 @@ def fingerprint_model(directory: Path) -> str:
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 raise ValueError(f"{path}: not a safetensors file: {error}") from None
     return digest.hexdigest()[:32]
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if not index.exists():
+        return [directory / "model.safetensors"]
+    try:
+        return sorted({directory / str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}: not an index of safetensors files: {error}") from None
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:

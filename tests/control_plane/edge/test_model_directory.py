@@ -126,6 +126,35 @@ def test_gwy_04_a_model_may_have_no_template(directory: Path) -> None:
     assert read(directory).chat_template is None
 
 
+@pytest.mark.parametrize("field", ["temperature", "top_k", "repetition_penalty"])
+@pytest.mark.parametrize("value", [-1, "hot", [1], pytest.param(10**400, id="huge")])
+def test_tkz_06_a_default_that_does_not_fit_is_named(directory: Path, field: str, value: object) -> None:
+    write_json(directory / "generation_config.json", {field: value})
+    with pytest.raises(StartUpError, match=rf"generation_config\.json: {field} = ") as caught:
+        read(directory)
+    assert len(str(caught.value)) < len(str(directory)) + 300
+
+
+def test_tkz_08_a_link_names_the_model_and_so_does_a_repository_in_a_hubs_cache(directory: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--Org--Model-1B" / "snapshots" / ("0123456789abcdef" * 2)
+    shutil.copytree(directory, snapshot)
+    (tmp_path / "my-model").symlink_to(snapshot)
+    assert read(snapshot).name == "Model-1B"
+    assert read(tmp_path / "my-model").name == "my-model"
+
+
+def test_tkz_08_a_template_in_a_json_file_of_its_own_is_read(directory: Path) -> None:
+    write_json(directory / "chat_template.json", {"chat_template": "of its own"})
+    template = read(directory).chat_template
+    assert template is not None and template.render(Conversation([])) == "of its own"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "tokenizer.json"])
+def test_tkz_08_a_byte_order_mark_is_no_part_of_a_file(directory: Path, name: str) -> None:
+    (directory / name).write_bytes(b"\xef\xbb\xbf" + (directory / name).read_bytes())
+    assert read(directory).vocab_size == 320
+
+
 def test_a_trailing_slash_and_a_relative_path_name_the_same_model(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(directory)
     assert read(Path(".")).name == read(Path(f"{directory}/")).name == "bytes"
@@ -153,8 +182,8 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: write_json(d / "config.json", {**CONFIG, "architectures": []}), "architectures = []"),
     (lambda d: write_json(d / "config.json", {**CONFIG, "eos_token_id": 320}), "eos_token_id 320 is not a token id below vocab_size 320"),
     (lambda d: write_json(d / "generation_config.json", {"top_p": 0}), "generation_config.json: top_p = 0, must be in (0, 1]"),
-    (lambda d: write_json(d / "generation_config.json", {"top_k": -1}), "generation_config.json: "),
-    (lambda d: write_json(d / "generation_config.json", {"temperature": "hot"}), "generation_config.json: "),
+    (lambda d: write_json(d / "generation_config.json", {"top_k": -1}), "generation_config.json: top_k = -1: "),
+    (lambda d: write_json(d / "generation_config.json", {"temperature": "hot"}), "generation_config.json: temperature = 'hot': "),
     (lambda d: (d / "tokenizer.json").unlink(), "tokenizer.json: No such file or directory"),
     (lambda d: (d / "tokenizer.json").write_text("{}"), "tokenizer.json: "),
     (lambda d: (d / "chat_template.jinja").write_text("\n{% for %}"), "chat_template.jinja: line 2: "),
@@ -174,7 +203,9 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda d: write_json(d / "generation_config.json", {"temperature": 10**400}), "generation_config.json: "),
     (lambda d: write_json(d / "generation_config.json", {"top_k": 10**400}), "generation_config.json: "),
     (lambda d: (d / "model.safetensors").write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000), "nested too deep"),
-    (lambda d: (d / "model.safetensors").unlink(), "no *.safetensors files"),
+    (lambda d: (d / "model.safetensors").unlink(), "model.safetensors: No such file or directory"),
+    (lambda d: write_json(d / "model.safetensors.index.json", {"weight_map": []}), "not an index of safetensors files"),
+    (lambda d: write_json(d / "model.safetensors.index.json", {"weight_map": {"w": "x"}}), "x: No such file or directory"),
 ]
 
 

@@ -74,6 +74,29 @@ def test_mod_03_files_that_the_index_does_not_name_are_not_read(tmp_path: Path, 
     assert torch.equal(logits(directory), logits(tiny_checkpoint("llama")))
 
 
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.rotary_emb.inv_freq", "another.weight"])
+def test_tkz_07_tensors_that_the_index_does_not_name_are_not_read(tmp_path: Path, tiny_checkpoint: TinyCheckpoint, name: str) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    shard(directory, 2)
+    for path in directory.glob("model-*.safetensors"):
+        save_file(load_file(path) | {name: torch.ones(8)}, path)
+    assert torch.equal(logits(directory), logits(tiny_checkpoint("llama")))
+
+
+@pytest.mark.parametrize(("arch", "positions"), [("llama", 2048), ("qwen2", 32768), ("qwen3", 32768), ("qwen3_moe", 32768)])
+def test_tkz_08_positions_and_activation_have_the_defaults_and_names_of_transformers(tmp_path: Path, arch: str, positions: int) -> None:
+    from transformers import AutoConfig
+
+    directory = make_checkpoint(tmp_path, arch, max_position_embeddings=None, hidden_act="swish")
+    assert load(directory).description.max_model_len == AutoConfig.from_pretrained(directory).max_position_embeddings == positions
+
+
+def test_tkz_08_a_byte_order_mark_is_no_part_of_the_config(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "llama")
+    (directory / "config.json").write_bytes(b"\xef\xbb\xbf" + (directory / "config.json").read_bytes())
+    assert load(directory).description.num_layers == 2
+
+
 def test_mod_01_tied_model_may_store_a_copy_of_its_head(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     tensors = load_file(directory / "model.safetensors")

@@ -43,7 +43,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
     ("llama", {"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a whole number of at least 1"),
     ("llama", {"num_hidden_layers": "two"}, "num_hidden_layers is 'two'"),
-    ("llama", {"max_position_embeddings": None}, "max_position_embeddings is missing"),
+    ("llama", {"max_position_embeddings": 0}, "max_position_embeddings is 0"),
     ("llama", {"rms_norm_eps": -1}, "rms_norm_eps is -1; expected a number above 0"),
     ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; expected a number above 0"),
     ("llama", {"rope_theta": float("inf")}, "rope_theta is inf; expected a number above 0"),
