@@ -14,6 +14,7 @@ from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
+from control_plane.edge.service.loop_lag import LoopLag
 from control_plane.edge.service.readiness import EngineSigns, Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -34,12 +35,11 @@ class ClientServer:
         self._server = _server(calls, access)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
-        self._calls = calls
         self._health = HealthService()
         self._readiness: Readiness | None = None
         self._following: asyncio.Task[None] | None = None
 
-    async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineSigns) -> None:
+    async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineSigns, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
         readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
@@ -47,7 +47,7 @@ class ClientServer:
         if self._access.reflection:
             reflection.enable_server_reflection((_INFERENCE.full_name, HEALTH, reflection.SERVICE_NAME), self._server)
         await self._server.start()
-        self._following = asyncio.create_task(readiness.follow(engine, self._calls.observe_loop_lag))
+        self._following = asyncio.create_task(readiness.follow(engine, lag.observe))
 
     def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""

@@ -26,9 +26,11 @@ from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admin_service import AdminService
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.intake import Intake
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
+from control_plane.edge.service.loop_lag import LoopLag
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
@@ -49,6 +51,7 @@ class ControlPlane:
         self._stop = stop
         self._instance_id = secrets.token_hex(8)
         self._calls = CallRecorder(METHODS)
+        self._lag = LoopLag(self._calls)
         self._engine_metrics = EngineRecorder()
         self._link_metrics = LinkRecorder()
         self._context_limit = ContextLimit(config.scheduler.grace_seconds, config.engine.max_queued_requests)
@@ -73,8 +76,10 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             replayer = Replayer()
             cleanup.callback(replayer.close)
+            intake = Intake(config.engine, lambda: engine.gauges, self._lag)
             admission = Admission(model, encoder, replayer, self._context_limit, config.access.priorities)
-            await server.start(self._service(model, encoder, admission, live, engine), self._context_limit, engine)
+            service = InferenceService(model, encoder, intake, admission, live, self._facts(engine))
+            await server.start(service, self._context_limit, engine, self._lag)
             if config.admin_port is not None:
                 ports["admin"] = await self._start_admin(
                     config.admin_port, AdminService(engine, live, self._context_limit, self._stop.drain.set), access, cleanup
@@ -88,6 +93,8 @@ class ControlPlane:
                 _log.warning(exposure)
             _log.info("serving", extra={**addresses, "model": model.name, "seconds": seconds})
             self.ports = ports
+            preparing = asyncio.create_task(admission.prepare())
+            cleanup.callback(preparing.cancel)
             return await self._serve(server, engine, live)
 
     async def _start_admin(self, port: int, service: AdminService, access: Access, cleanup: AsyncExitStack) -> int:
@@ -143,17 +150,14 @@ class ControlPlane:
         registry.register(ServerCollector(recorders, engine.fresh_gauges, lambda: self._context_limit.num_waiting))
         return registry
 
-    def _service(
-        self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: RequestStreams, engine: EngineThread
-    ) -> InferenceService:
-        facts = ServerFacts(
+    def _facts(self, engine: EngineThread) -> ServerFacts:
+        return ServerFacts(
             version=importlib.metadata.version("pypto-serving"),
             instance_id=self._instance_id,
             max_queued_requests=self._config.engine.max_queued_requests,
             num_workers=lambda: len(engine.gauges.workers),
             max_model_len=lambda: self._context_limit.tokens,
         )
-        return InferenceService(model, encoder, admission, live, facts)
 
 
 async def run_control_plane(config: Config) -> int:

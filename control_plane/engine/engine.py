@@ -364,7 +364,7 @@ class Engine:
             self._timer = None
 
     def _picture(self) -> EngineGauges:
-        return picture(self._scheduler, self._healthy)
+        return picture(self._scheduler, self._healthy, self._stats.retry_after_seconds)
 
     def _take_gauges(self, now: float) -> None:
         self._gauges = self._picture()

@@ -23,9 +23,6 @@ from control_plane.engine.stats import EngineStats
 
 _logger = logging.getLogger(__name__)
 
-#: Bounds of the advice when to come back after a full queue, in seconds.
-_MIN_RETRY, _MAX_RETRY = 0.1, 60.0
-
 
 class LiveRequests:
     """Turns requests into sequences, and what becomes of these into output. Every request gets exactly one end."""
@@ -98,7 +95,7 @@ class LiveRequests:
         if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, too_long)
         if overflow := self._overflow(spec):
-            retry = min(max(self._stats.mean_queue_seconds, _MIN_RETRY), _MAX_RETRY)
+            retry = self._stats.retry_after_seconds
             return RequestFailed(spec.request_id, Failure.QUEUE_FULL, f"queue is full: {overflow}; retry in {retry:.1f} s", retry)
         return None
 

@@ -15,6 +15,9 @@ from control_plane.engine.ports import SequenceFinished
 #: Share of the newest value in the moving average of the time in the queue.
 _QUEUE_SMOOTHING = 0.1
 
+#: Bounds of the advice when to come back after a full queue, in seconds.
+MIN_RETRY, MAX_RETRY = 0.1, 60.0
+
 #: Counts of the scheduler that an observation has under the same name.
 _COUNTERS = tuple(counter.name for counter in fields(SchedulerCounters))
 
@@ -27,6 +30,11 @@ class EngineStats:
     observed: PassObservation = field(default_factory=PassObservation)
     mean_queue_seconds: float = 0.0
     _told: SchedulerCounters = field(default_factory=SchedulerCounters)
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """When to come back after a full queue: how long requests have waited lately."""
+        return min(max(self.mean_queue_seconds, MIN_RETRY), MAX_RETRY)
 
     def started(self, sequence: Sequence) -> None:
         """The first sequence of a request began to run."""
@@ -73,7 +81,7 @@ class EngineStats:
         self.metrics.observe(observed)
 
 
-def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
+def picture(scheduler: Scheduler, healthy: bool, retry_after_seconds: float = MIN_RETRY) -> EngineGauges:
     """Take the gauges."""
     num_stranded = scheduler.waiting.num_stranded
     return EngineGauges(
@@ -84,6 +92,7 @@ def picture(scheduler: Scheduler, healthy: bool) -> EngineGauges:
         num_held=scheduler.num_held,
         num_waiting_tokens=scheduler.waiting.num_tokens,
         max_model_len=scheduler.max_model_len or 0,
+        retry_after_seconds=retry_after_seconds,
         healthy=healthy,
     )
 

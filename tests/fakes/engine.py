@@ -14,14 +14,17 @@ from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.intake import Intake
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
+from control_plane.edge.service.loop_lag import LoopLag
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
+from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Failure,
     FinishReason,
@@ -150,6 +153,7 @@ class FakeControlPlane:
     channel: grpc.aio.Channel
     gauges: EngineGauges = field(default_factory=EngineGauges)
     engine_lag_seconds: float = 0.0
+    lag: LoopLag | None = None
 
     def seconds_since_turn(self) -> float:
         return self.engine_lag_seconds
@@ -179,6 +183,7 @@ async def fake_control_plane(
     has_worker: bool = True,
     grace_seconds: float = 5.0,
     limits: StreamLimits | None = None,
+    options: EngineOptions | None = None,
 ) -> AsyncIterator[FakeControlPlane]:
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
@@ -193,8 +198,11 @@ async def fake_control_plane(
         if has_worker:
             plane.join_worker()
         facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.gauges.workers), lambda: limit.tokens)
-        service = InferenceService(model, encoder, Admission(model, encoder, replayer, limit), live, facts)
-        await server.start(service, limit, plane)
+        lag = LoopLag(calls)
+        intake = Intake(options or EngineOptions(), lambda: plane.gauges, lag)
+        plane.lag = lag
+        service = InferenceService(model, encoder, intake, Admission(model, encoder, replayer, limit), live, facts)
+        await server.start(service, limit, plane, lag)
         try:
             yield plane
         finally:

@@ -10,6 +10,7 @@ import grpc.aio
 from control_plane.edge.access.callers import CALLER
 from control_plane.edge.served_model import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
+from control_plane.edge.service.admission.intake import Intake
 from control_plane.edge.service.admission.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.prompt_limit import PromptLimit
@@ -43,9 +44,12 @@ class ServerFacts:
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """Lives on the clients' event loop. Errors are RequestErrors; the interceptor turns them into statuses."""
 
-    def __init__(self, model: ServedModel, encoder: PromptEncoder, admission: Admission, live: RequestStreams, facts: ServerFacts) -> None:
+    def __init__(
+        self, model: ServedModel, encoder: PromptEncoder, intake: Intake, admission: Admission, live: RequestStreams, facts: ServerFacts
+    ) -> None:
         self._model = model
         self._encoder = encoder
+        self._intake = intake
         self._admission = admission
         self._live = live
         self._facts = facts
@@ -56,7 +60,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Answer once, when every choice has finished; the answer is serialized already."""
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
-        admitted = await self._admission.admit(request.spec)
+        with self._intake.place(request.spec):
+            admitted = await self._admission.admit(request.spec)
         async with self._live.open(admitted.request, deadline) as stream:
             outputs = await stream.whole()
         size = _num_logprobs(admitted) + sum(len(output.token_ids) for output in outputs if isinstance(output, SequenceDelta))
@@ -68,7 +73,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Write one Started, any number of Delta, one Finished per choice."""
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
-        admitted = await self._admission.admit(request.spec)
+        with self._intake.place(request.spec):
+            admitted = await self._admission.admit(request.spec)
         gatherer = DeltaGatherer(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
             await stream.accepted()
@@ -85,6 +91,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         for event in gatherer.events(outputs):
                             await writer.write(event)
                             stream.written(len(event.delta.token_ids))
+                        await self._intake.pace()
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
         entries, first_index = output.entries, 0

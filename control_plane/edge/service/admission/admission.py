@@ -92,6 +92,10 @@ class Admission:
         request = self._request(spec, started, prompt, choices, arrival_time)
         return AdmittedRequest(started, await self._replayer.replay(request))
 
+    async def prepare(self) -> None:
+        """Make the first constrained request as fast as the others."""
+        await self._encoder.compile(self._constraints.prepare)
+
     def check_model(self, name: str) -> None:
         """Require the served model; an empty name means it."""
         if name not in ("", self._model.name):

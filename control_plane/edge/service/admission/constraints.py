@@ -38,6 +38,10 @@ class RequestConstraints:
     def __init__(self, model: ServedModel) -> None:
         self._compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
 
+    def prepare(self) -> None:
+        """Do what the first constraint needs and others do not."""
+        self._compiler.prepare()
+
     def compile(self, constraint: inference_pb2.Constraint, count: int) -> list[TokenConstraint]:
         """A checked constraint for each of `count` sequences; raises a RequestError."""
         kind = constraint.WhichOneof("kind")

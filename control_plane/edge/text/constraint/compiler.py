@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -38,7 +39,7 @@ class GrammarTokens:
 
 
 class ConstraintCompiler:
-    """Makes constraints. Its methods may be called on any thread, and block; nothing is built before the first constraint."""
+    """Makes constraints. Its methods may be called on any thread, and block; the first constraint builds what `prepare` has not."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -48,11 +49,19 @@ class ConstraintCompiler:
         self._limits = LLParserLimits(**PARSER_LIMITS)
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Build what all constraints share, if the model can be constrained.
+
+        It takes a second with a large vocabulary, in which the library keeps the interpreter's lock: nobody should be streaming yet.
+        """
+        with suppress(ConstraintsUnavailable):
+            self._require_usable_tokens()
+            self._shared()
+
     def compile(self, grammar: str, count: int) -> list[TokenConstraint]:
         """Constraints for `count` sequences; raises GrammarRefused and ConstraintsUnavailable."""
         self._require_usable_tokens()
-        with self._lock:
-            trial, tokens = self._trial, self._tokens
+        trial, tokens = self._shared()
         trial.check(grammar)
         begin = partial(LLMatcher, tokens, grammar, log_level=0, limits=self._limits)
         matcher = begin()
@@ -66,6 +75,10 @@ class ConstraintCompiler:
         if not any(first_mask):
             raise GrammarRefused("no text fits it")
         return [TokenConstraint(other, begin, self._ends, first_mask) for other in matchers]
+
+    def _shared(self) -> tuple[GrammarTrial, LLTokenizer]:
+        with self._lock:
+            return self._trial, self._tokens
 
     def _require_usable_tokens(self) -> None:
         if not self._tokenizer.has_token_bytes:

@@ -1,6 +1,8 @@
 """The constraint of a request: what it may be, and what is refused."""
 
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,6 +13,13 @@ from fakes.engine import fake_control_plane, served_model
 from fakes.tokenizers import EOS, SPECIAL_TOKENS
 from tokenizers import decoders, models
 
+from control_plane.edge.served_model import ServedModel
+from control_plane.edge.service.admission.admission import Admission
+from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
+from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.text.constraint import compiler
+from control_plane.edge.text.constraint.compiler import GrammarTokens
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -98,3 +107,28 @@ async def test_a_server_too_busy_to_try_a_grammar_says_so(monkeypatch: pytest.Mo
     monkeypatch.setattr(subprocess, "run", run)
     error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("never seen before")))
     assert (error.code, "too busy" in str(error)) == (grpc.StatusCode.UNAVAILABLE, True)
+
+
+async def test_what_all_constraints_share_is_built_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    class CountedTokens(GrammarTokens):
+        def __init__(self, *arguments: object) -> None:
+            built.append(threading.current_thread().name)
+            super().__init__(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compiler, "GrammarTokens", CountedTokens)
+    model = served_model()
+    encoder = PromptEncoder(model)
+    admission = Admission(model, encoder, Replayer(), ContextLimit(1.0, 1))
+    await admission.prepare()
+    assert [name.partition("_")[0] for name in built] == ["constraint"]
+    await encoder.compile(admission._constraints.compile, pb.Constraint(regex="ab"), 2)
+    assert len(built) == 1
+    await Admission(model_without_ends(), encoder, Replayer(), ContextLimit(1.0, 1)).prepare()  # can not be constrained: nothing to do
+    encoder.close()
+    assert len(built) == 1
+
+
+def model_without_ends() -> ServedModel:
+    return replace(served_model(), end_token_ids=frozenset())

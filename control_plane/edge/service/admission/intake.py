@@ -1,0 +1,53 @@
+"""Refuses requests that would be refused later, before anything is tokenized, compiled or replayed for them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from control_plane.edge.service.errors import ResourceExhausted
+from control_plane.edge.service.loop_lag import LoopLag
+from control_plane.engine.metrics_port import EngineGauges
+from control_plane.engine.options import EngineOptions
+from pypto_serving.inference.v1 import inference_pb2
+
+
+class Intake:
+    """Counts the choices of requests on their way to the engine. Belongs to the clients' event loop.
+
+    Goes by the engine's latest gauges, which may be some tenths of a second old; the engine decides in the end.
+    """
+
+    def __init__(self, options: EngineOptions, gauges: Callable[[], EngineGauges], lag: LoopLag) -> None:
+        self._options = options
+        self._gauges = gauges
+        self._lag = lag
+        self._num_coming = 0
+
+    @contextmanager
+    def place(self, spec: inference_pb2.GenerationSpec) -> Iterator[None]:
+        """Keep a place while a request is admitted; raises ResourceExhausted when the queue is full, or the loop too late."""
+        self._lag.require_room()
+        num_choices = (spec.resume.effective.n if spec.HasField("resume") else spec.n) or 1
+        self._require_place(num_choices)
+        self._num_coming += num_choices
+        try:
+            yield
+        finally:
+            self._num_coming -= num_choices
+
+    async def pace(self) -> None:
+        """Wait between two writes of a stream while the loop is late: requests that come need it too."""
+        await self._lag.pace()
+
+    def _require_place(self, num_choices: int) -> None:
+        gauges, limits = self._gauges(), self._options
+        num_waiting = gauges.num_waiting_for_capacity + gauges.num_waiting_for_worker
+        ahead = num_waiting + self._num_coming
+        if ahead and ahead + num_choices > limits.max_queued_requests:
+            self._refuse(f"{ahead} sequences wait or are about to, {num_choices} would come, limit {limits.max_queued_requests}", gauges)
+        if num_waiting and gauges.num_waiting_tokens >= limits.max_queued_tokens:
+            self._refuse(f"{gauges.num_waiting_tokens} tokens wait, limit {limits.max_queued_tokens}", gauges)
+
+    @staticmethod
+    def _refuse(overflow: str, gauges: EngineGauges) -> None:
+        retry = gauges.retry_after_seconds
+        raise ResourceExhausted(f"queue is full: {overflow}; retry in {retry:.1f} s", retry)
