@@ -15,6 +15,6 @@ class SchedulerOptions:
     watermark: float = 0.01  # share of the pages that admission leaves to running sequences
     max_overtakes: int = 64  # a request that does not fit is overtaken so often, then pages are saved for it
     ageing_seconds: float = 10.0  # waiting this long improves the priority by one
-    max_losses: int = 3  # worker losses of a sequence without a new token in between, then it ends
+    max_losses: int = 3  # worker losses of a sequence that was alone in the lost step, without progress in between, then it ends
     grace_seconds: float = 30.0  # how long a sequence waits for a worker that may run it
     continue_on_numerics_change: bool = False  # instead of waiting for a worker with the numerics id of the earlier tokens

@@ -70,7 +70,7 @@ class Placement:
         """The best place for a sequence; None when it fits nowhere."""
         best: Place | None = None
         for replica in self._eligible(sequence):
-            if not self.is_open(replica):
+            if not (self.is_open(replica) and replica.may_try(sequence)):
                 continue
             builder = self._builders.get(replica)
             load = replica.num_pending_tokens + self._waiting.deferred_tokens(replica)
@@ -86,6 +86,10 @@ class Placement:
                 if best is None or cost < best.cost:
                     best = Place(replica, hit, num_tokens, cost)
         return best
+
+    def must_wait(self, sequence: Sequence) -> bool:
+        """Whether a worker is closed to a suspect only because others are tried there."""
+        return any(self.is_open(replica) and not replica.may_try(sequence) for replica in self._eligible(sequence))
 
     def give_way(self, sequence: Sequence) -> bool:
         """Take a prompt that is kept for choices to come from a worker where nobody else is about to free some."""

@@ -81,6 +81,8 @@ class Replica:
         self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
         self._released_lanes: list[int] = []
         self.num_pending_tokens = 0  # to be computed before every running sequence decodes
+        self.suspects: list[Sequence] = []  # running
+        self.tried_suspects = False  # in the last step
         self.num_placed = [0] * description.num_partitions  # running sequences per partition
         self._rooms: dict[tuple[Sequence, int, int], PrefixHit | None] = {}  # found for waiting sequences in the present state
         self._rooms_version = 0
@@ -100,8 +102,16 @@ class Replica:
     @property
     def sequences_in_flight(self) -> list[Sequence]:
         """Sequences that a step in flight computes, each once."""
-        runs = [(sequence, generation) for sent in self._in_flight for sequence, generation, *_ in sent.runs]
-        return list(dict.fromkeys(sequence for sequence, generation in runs if sequence.generation == generation))
+        return [sequence for sequence, generation in self._runs_in_flight if sequence.generation == generation]
+
+    @property
+    def num_in_flight(self) -> int:
+        """How many sequences a step in flight computes, also those that have left meanwhile."""
+        return len(self._runs_in_flight)
+
+    @property
+    def _runs_in_flight(self) -> list[tuple[Sequence, int]]:
+        return list(dict.fromkeys((sequence, generation) for sent in self._in_flight for sequence, generation, *_ in sent.runs))
 
     @property
     def is_idle(self) -> bool:
@@ -110,8 +120,18 @@ class Replica:
 
     @property
     def takes_step(self) -> bool:
-        """Whether another step may be sent now."""
-        return len(self._in_flight) < self.max_steps_in_flight and not self.resetting
+        """Whether another step may be sent now. While suspects run it is clear of each whether it was in a lost step."""
+        most = 1 if self.suspects else self.max_steps_in_flight
+        return len(self._in_flight) < most and not self.resetting
+
+    @property
+    def tries_suspects(self) -> bool:
+        """Whether the next step is one of suspects: every other one, while somebody else runs too."""
+        return bool(self.suspects) and not (self.tried_suspects and len(self.suspects) < len(self.running))
+
+    def may_try(self, sequence: Sequence) -> bool:
+        """Whether a sequence may be placed here as far as it is a suspect."""
+        return sequence.suspicion is None or sequence.suspicion.may_join([other.suspicion for other in self.suspects if other.suspicion])
 
     @property
     def takes_sequence(self) -> bool:
@@ -129,6 +149,8 @@ class Replica:
         bisect.insort(self.running, sequence, key=_order)
         self.num_pending_tokens += sequence.num_prefill_tokens
         self.num_placed[hit.partition] += 1
+        if sequence.suspicion is not None:
+            self.suspects.append(sequence)
 
     def remove(self, sequence: Sequence, is_stale: bool = False) -> None:
         """Let a sequence go; its lane is released inside the next step, its pages are fenced. `is_stale`: and evicted first."""
@@ -140,6 +162,8 @@ class Replica:
         self._released_lanes.append(sequence.lane)
         self.num_pending_tokens -= sequence.num_prefill_tokens
         self.num_placed[sequence.pages.partition] -= 1
+        if sequence in self.suspects:
+            self.suspects.remove(sequence)
         sequence.displace()
 
     def check_integrity(self) -> None:
@@ -298,7 +322,6 @@ class Replica:
         for sequence, token_id, _ in outcome.tokens:
             sequence.token_ids.append(token_id)
             sequence.numerics_id = numerics_id
-            sequence.num_losses = 0
 
     def _acknowledge(self, sent: SentStep, failed: Iterable[Sequence], outcome: StepOutcome) -> None:
         publish = self.kv.publish
@@ -310,6 +333,10 @@ class Replica:
                 publish(sequence.pages, num_computed)
             if not samples and num_computed == sequence.final_length:
                 outcome.computed.append(sequence)
+        for sequence in tuple(self.suspects):
+            if sequence.suspicion and sequence.suspicion.is_cleared(sequence.num_acked_tokens, sequence.max_acked_tokens):
+                sequence.suspicion = None
+                self.suspects.remove(sequence)
 
     def _extend_prompt_logprobs(self, sequence: Sequence, chunk: PromptLogprobChunk) -> bool:
         """Append what is not known yet; returns whether they became complete."""

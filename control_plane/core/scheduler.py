@@ -13,7 +13,8 @@ from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
 from control_plane.core.step_outcome import FailedSequence, StepOutcome
-from control_plane.core.waiting_queue import Line, WaitingQueue
+from control_plane.core.suspicion import blame
+from control_plane.core.waiting_queue import SUSPECTS, Line, WaitingQueue
 
 #: Waiting sequences that one pass finds not to fit, workers that it looks at for all of them, and tokens that it hashes for that, beside
 #: those of the last one; they bound its cost.
@@ -225,6 +226,9 @@ class Scheduler:
             place = self._placement.find(sequence)
             num_hashed += sequence.hashes.num_tokens
             num_looks += len(self.replicas)
+            if place is None and self._placement.must_wait(sequence):
+                self.waiting.defer(sequence, SUSPECTS, 0)
+                continue
             if place is None and self._placement.give_way(sequence):
                 continue
             if place is None:
@@ -243,6 +247,7 @@ class Scheduler:
     @staticmethod
     def _open_lines(replica: Replica, builder: StepBuilder) -> Iterator[Line]:
         if builder.budget and replica.takes_sequence:
+            yield SUSPECTS
             yield replica, False
             if builder.takes_long:
                 yield replica, True
@@ -281,12 +286,9 @@ class Scheduler:
             self._sharing.leave(sequence.group, sequence)
 
     def _count_losses(self, replica: Replica) -> list[Sequence]:
-        exhausted = []
-        for sequence in replica.sequences_in_flight:
-            sequence.num_losses += 1
-            if sequence.num_losses >= self.options.max_losses:
-                exhausted.append(sequence)
-        return exhausted
+        blame(replica)
+        most = self.options.max_losses
+        return [sequence for sequence in replica.running if sequence.suspicion and sequence.suspicion.num_losses_alone >= most]
 
     def _move_all(self, replica: Replica, now: float) -> None:
         self.counters.worker_losses += len(replica.running)

@@ -10,6 +10,7 @@ from control_plane.core.pages.page_tables import PageTables
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import TokenLogprob
+from control_plane.core.suspicion import Suspicion
 
 if TYPE_CHECKING:
     from control_plane.core.replica import Replica
@@ -52,7 +53,8 @@ class Sequence:
     num_cached_tokens: int = 0  # of the prompt, at first admission
     num_admissions: int = 0
     passed_at: int | None = None  # overtakes counted by the waiting queue when it did not fit for the first time
-    num_losses: int = 0  # workers lost under it since its last token
+    suspicion: Suspicion | None = None  # held against it since a lost step, until it makes progress
+    max_acked_tokens: int = 0  # on earlier workers, and of those that came from the cache: more is progress
 
     # On the present worker
     replica: "Replica | None" = None
@@ -111,6 +113,7 @@ class Sequence:
         """Start on a worker, with the KV of `num_cached_tokens` tokens in the pages."""
         self.replica, self.lane, self.generation, self.pages = replica, lane, generation, pages
         self.num_computed_tokens = self.num_acked_tokens = num_cached_tokens
+        self.max_acked_tokens = max(self.max_acked_tokens, num_cached_tokens)
         if self.num_admissions == 0:
             self.num_cached_tokens = min(num_cached_tokens, self.num_prompt_tokens - 1)
         self.num_admissions += 1
@@ -118,5 +121,6 @@ class Sequence:
     def displace(self) -> None:
         """Forget the worker; what is still in flight there does not count any more."""
         self.replica, self.lane, self.generation = None, -1, 0
+        self.max_acked_tokens = max(self.max_acked_tokens, self.num_acked_tokens)
         self.num_computed_tokens = self.num_acked_tokens = 0
         self.num_tokens = len(self.token_ids)

@@ -23,6 +23,7 @@ class StepBuilder:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.budget = replica.max_step_tokens
+        self._tries_suspects = replica.tries_suspects  # and nobody else; otherwise everybody else
         self.preempted: list[Sequence] = []
         self.failed: list[FailedSequence] = []
         self._runs: list[tuple[Sequence, int, int, bool]] = []
@@ -38,6 +39,10 @@ class StepBuilder:
     def run_live(self) -> None:
         """Schedule what runs already."""
         prefilling = self._run_decodes()
+        if self.replica.suspects and not (prefilling or self._runs):  # whose turn it is has nothing to run
+            self._tries_suspects = not self._tries_suspects
+            self._chunks.clear()
+            prefilling = self._run_decodes()
         long = [sequence for sequence in prefilling if sequence.num_unscheduled_tokens > self.replica.max_step_tokens]
         self._num_long = len(long)
         kept = self.budget // 2 if long else 0  # for long ones, from those that end soon
@@ -68,6 +73,10 @@ class StepBuilder:
     def admit(self, sequence: Sequence, place: Place) -> None:
         """Schedule a sequence that was placed just now, where this step `takes` it."""
         self._admissions.append(_admission(sequence))
+        if sequence.suspicion and not (self._runs or self._shares or self.replica.num_steps_in_flight):
+            self._tries_suspects = True
+        if self._sits_out(sequence):
+            return
         self._num_long += place.is_long
         self._share(sequence, (self.budget + 1) // 2 if place.is_long else self.budget)
 
@@ -90,17 +99,20 @@ class StepBuilder:
             masks=self._masks,
             num_tokens=self.num_scheduled_tokens,
         )
+        replica.tried_suspects = self._tries_suspects
         replica.sent(step, self._runs, now)
         return step
 
     def _run_decodes(self) -> list[Sequence]:
         """Schedule every sequence with one token to run; returns those with more, in order."""
         prefilling = []
-        runs = self._runs
+        runs, suspects = self._runs, self.replica.suspects
         for sequence in self.replica.running:  # victims are removed behind the one that is looked at
             computed = sequence.num_computed_tokens
             if computed >= sequence.compute_limit:
                 continue  # waits for its last results
+            if suspects and self._sits_out(sequence):
+                continue
             if computed >= sequence.pages.num_slots and not self._make_room(sequence):
                 if sequence.num_tokens == computed + 1:
                     self._chunks.append(LaneChunk(sequence.lane, 0))
@@ -116,6 +128,14 @@ class StepBuilder:
                 prefilling.append(sequence)
         self.budget -= len(runs)
         return prefilling
+
+    def _sits_out(self, sequence: Sequence) -> bool:
+        """Whether this step is one of suspects and the sequence is none, or the other way round; then it runs nothing."""
+        if (sequence.suspicion is not None) is self._tries_suspects:
+            return False
+        if sequence.num_unscheduled_tokens == 1:
+            self._chunks.append(LaneChunk(sequence.lane, 0))
+        return True
 
     def _share(self, sequence: Sequence, most: int) -> None:
         num_tokens = min(sequence.num_unscheduled_tokens, most)

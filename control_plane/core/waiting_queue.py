@@ -2,6 +2,7 @@
 
 import itertools
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -19,7 +20,10 @@ _FIRST, _IN_TURN = 4, 4
 _FIRST_DEFERRED = 16
 
 #: Whom deferred sequences wait for: a worker, and whether it is for its prompts of many steps to become fewer.
-Line = tuple["Replica", bool]
+Line = tuple["Replica | None", bool]
+
+#: Of suspects that wait for a worker with no others.
+SUSPECTS: Line = (None, False)
 
 _order = attrgetter("order")
 
@@ -57,7 +61,7 @@ class WaitingQueue:
         self._passed: list[Sequence] = []  # in order; a worker in session can take them, but they did not fit
         self._deferred: dict[Line, list[Sequence]] = {}  # each in order
         self._deferrals: dict[Sequence, tuple[Line, int]] = {}  # line and weight; the one that was looked at first comes first
-        self._deferred_tokens: dict[Replica, int] = {}
+        self._deferred_tokens: Counter[Replica | None] = Counter()
         self._turn: tuple[float, int] = (0.0, 0)  # order of the last one that was recalled in turn
         self._num_overtakes = 0  # admissions of sequences behind the first one that did not fit
 
@@ -141,11 +145,11 @@ class WaitingQueue:
         self._candidates.remove(sequence)
         insort(self._deferred.setdefault(line, []), sequence, key=_order)
         self._deferrals[sequence] = (line, weight)
-        self._deferred_tokens[line[0]] = self.deferred_tokens(line[0]) + weight
+        self._deferred_tokens[line[0]] += weight
 
     def deferred_tokens(self, replica: "Replica") -> int:
         """Load of the sequences that wait for a worker."""
-        return self._deferred_tokens.get(replica, 0)
+        return self._deferred_tokens[replica]
 
     def recall_deferred(self, line: Line, num: int) -> None:
         """Make the first sequences of a line candidates again."""
@@ -180,8 +184,8 @@ class WaitingQueue:
         self._deferred_tokens[line[0]] -= weight
         if not waiting:
             del self._deferred[line]
-        if not self._deferred_tokens[line[0]]:
-            del self._deferred_tokens[line[0]]
+            if line[0] not in {other for other, _ in self._deferred}:
+                del self._deferred_tokens[line[0]]
 
     # The whole
 

@@ -335,7 +335,8 @@ class Engine:
         for sequence in sequences:
             limit = self._scheduler.options.max_losses
             self._stats.observed.replays_exhausted += 1
-            self._requests.fail_sequence(sequence, Failure.ABORTED, f"lost {limit} workers without a new token; the last time: {reason}")
+            message = f"lost {limit} workers while it ran alone, without progress; the last time: {reason}"
+            self._requests.fail_sequence(sequence, Failure.ABORTED, message)
 
     # Waking
 

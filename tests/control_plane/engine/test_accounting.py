@@ -104,8 +104,10 @@ def test_met_04_each_request_is_counted_once_by_outcome():
     bench.submit_ten("invalid", max_tokens=5000)
     bench.submit_ten("lost", max_tokens=50)
     bench.run(2)
-    bench.lose(bench.worker)
-    bench.turn()
+    for _ in range(1 + 2 + 10):  # all together, in halves, and each alone
+        bench.lose(bench.worker)
+        bench.join(describe(max_lanes=20, groups=[(4, 400, None)]))
+        bench.turn()
     assert bench.outcomes() == {
         "length": 20,
         "stop": 10,
