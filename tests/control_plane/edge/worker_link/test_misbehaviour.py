@@ -109,8 +109,10 @@ async def test_wrk_04_results_of_an_earlier_life_reach_nobody() -> None:
     early: list[worker_pb2.ExecuteResponse] = []
 
     def record(frame: worker_pb2.ExecuteResponse) -> list[worker_pb2.ExecuteResponse]:
-        early.append(frame)
-        return [frame] if frame.result.step_id < 4 else []
+        if frame.result.step_id >= 4:
+            return []
+        early.append(frame)  # one less than a worker may get wrong before it is given up
+        return [frame]
 
     def repeat(frame: worker_pb2.ExecuteResponse) -> list[worker_pb2.ExecuteResponse]:
         held_back = early if frame.HasField("result") else []
