@@ -97,7 +97,8 @@ def test_twenty_innocents_live_beside_one_poison(num_workers, fails):
 
 
 def test_a_long_prompt_that_makes_progress_is_no_poison():
-    bench = Bench(describe(groups=[(16, 400, None)]), max_losses=MAX_LOSSES, max_step_tokens=64, max_steps_in_flight=1, prefix_caching=False)
+    options = {"max_step_tokens": 64, "max_steps_in_flight": 1, "prefix_caching": False}
+    bench = Bench(describe(groups=[(16, 400, None)]), max_losses=MAX_LOSSES, **options)
     prompt = tuple(token % 97 for token in range(1200))
     bench.submit("r", prompt, max_tokens=2)
     for num_rounds in (3, 5, 7, 9, 11, 13):
