@@ -5,6 +5,7 @@ For the level of instructions that the CPU has, or that PYPTO_CPU_LEVEL names.""
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ def _compile(compiler: str, version: str, source: Path, scratch: Path) -> Path:
     """The object of a source, compiled unless an earlier build has it from the same texts."""
     command = [compiler, *FLAGS, *LEVELS[level()][0], "-isystem", str(_TORCH / "include"), "-c", str(source)]
     digest = hashlib.sha256(" ".join((version, torch.__version__, *command)).encode())
-    for path in (source, *sorted(SOURCES.glob("*.h"))):
+    for path in sorted(_with_headers(source)):
         digest.update(path.read_bytes())
     target = BUILDS / "objects" / f"{source.stem}-{level()}-{digest.hexdigest()[:12]}.o"
     if not target.exists():
@@ -52,6 +53,16 @@ def _compile(compiler: str, version: str, source: Path, scratch: Path) -> Path:
         _run([*command, "-o", str(fresh)])
         fresh.replace(target)
     return target
+
+
+def _with_headers(source: Path) -> set[Path]:
+    """The source and the headers of ours that it includes, by way of others too."""
+    found, open_paths = {source}, [source]
+    while open_paths:
+        names = re.findall(r'^#include "(.*)"', open_paths.pop().read_text(), re.MULTILINE)
+        open_paths += {SOURCES / name for name in names} - found
+        found.update(open_paths)
+    return found
 
 
 def _run(command: list[str]) -> str:

@@ -94,11 +94,11 @@ void store_gated(const float* sums, int64_t count, int64_t panel, const Floats (
 
 template <typename Out>
 void store_sums(const float* sums, int64_t count, int64_t panel, const Floats (&bias)[2], Out* out, int64_t width) {
-  for (int64_t half = 0; half < 2; ++half) {
-    const int64_t column = panel * kPanel + half * kLanes;
-    if (column >= width) return;
-    for (int64_t row = 0; row < count; ++row)
-      store(out + row * width + column, load(sums + row * kPanel + half * kLanes) + bias[half], width - column);
+  const int64_t column = panel * kPanel, left = width - column;
+  for (int64_t row = 0; row < count; ++row) {
+    Out* to = out + row * width + column;
+    store(to, load(sums + row * kPanel) + bias[0], left);
+    if (left > kLanes) store(to + kLanes, load(sums + row * kPanel + kLanes) + bias[1], left - kLanes);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "brgemm.h"
-#include "vector.h"
+#include "multiply.h"
 
 namespace pypto_serving {
 
@@ -58,47 +58,60 @@ void widen_words(NativeWords words, NativeFloats (&parts)[kPanelPerWord<T>]) {
   }
 }
 
+// What rows have to be for a panel of T: pairs stay as they are where the CPU multiplies them, the others are widened beforehand.
+template <typename T>
+using RowElement = std::conditional_t<kPaired<T>, T, float>;
+
 // sums[R][kPanel], columns 0 .. V vectors of them: each adds its products in order of depth.
 template <int R, int V, typename T>
-void multiply_columns(const float* x, int64_t stride, const T* panel, int64_t depth, float* sums) {
-  constexpr int64_t kPer = kPanelPerWord<T>;
+void multiply_columns(const RowElement<T>* x, int64_t stride, const T* panel, int64_t depth, float* sums) {
+  constexpr int64_t kPer = kPanelPerWord<T>, kParts = kPaired<T> ? 1 : kPer;
   NativeFloats totals[R][V] = {};
   for (int64_t d = 0; d < depth; d += kPer) {
-    NativeFloats parts[V][kPer];
+    NativeFloats parts[V][kParts];
     for (int v = 0; v < V; ++v) {
       NativeWords words;
       std::memcpy(&words, panel + (d / kPer * kPanel + v * kNative) * kPer, sizeof(words));
-      widen_words<T>(words, parts[v]);
+      if constexpr (kPaired<T>) parts[v][0] = as_floats(words);
+      else widen_words<T>(words, parts[v]);
     }
-    for (int64_t part = 0; part < kPer; ++part)
+    for (int64_t part = 0; part < kParts; ++part)
       for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) totals[r][v] += x[r * stride + d + part] * parts[v][part];
+        for (int v = 0; v < V; ++v) {
+          const auto* element = x + r * stride + d + part;
+          if constexpr (kPaired<T>) totals[r][v] = add_product<T>(totals[r][v], broadcast_word(element), parts[v][0]);
+          else totals[r][v] += *element * parts[v][part];
+        }
   }
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) std::memcpy(sums + r * kPanel + v * kNative, &totals[r][v], sizeof(NativeFloats));
 }
 
 template <int R, typename T>
-void multiply_rows(const float* x, int64_t stride, const T* panel, int64_t depth, float* sums) {
+void multiply_rows(const RowElement<T>* x, int64_t stride, const T* panel, int64_t depth, float* sums) {
   constexpr int V = R == 1 ? kPanel / kNative : 2;
   for (int64_t column = 0; column < kPanel; column += V * kNative)
     multiply_columns<R, V>(x, stride, panel + column * kPanelPerWord<T>, depth, sums + column);
 }
 
+// Up to R rows.
+template <int R, typename T>
+void multiply_rest(const RowElement<T>* x, int64_t stride, int64_t rows, const T* panel, int64_t depth, float* sums) {
+  if constexpr (R > 0) {
+    if (rows == R) multiply_rows<R>(x, stride, panel, depth, sums);
+    else multiply_rest<R - 1>(x, stride, rows, panel, depth, sums);
+  }
+}
+
 // How a few rows are multiplied with a panel: sums[rows][kPanel] = x[rows][depth] * panel. Input is what the rows have to be.
 template <typename T>
 struct Loops {
-  using Input = float;
+  using Input = RowElement<T>;
 
-  static void multiply(const float* x, int64_t stride, int64_t rows, const T* panel, int64_t depth, float* sums) {
+  static void multiply(const Input* x, int64_t stride, int64_t rows, const T* panel, int64_t depth, float* sums) {
     for (; rows >= kLoopRows; rows -= kLoopRows, x += kLoopRows * stride, sums += kLoopRows * kPanel)
       multiply_rows<kLoopRows>(x, stride, panel, depth, sums);
-    for (; rows >= 4; rows -= 4, x += 4 * stride, sums += 4 * kPanel) multiply_rows<4>(x, stride, panel, depth, sums);
-    switch (rows) {
-      case 3: return multiply_rows<3>(x, stride, panel, depth, sums);
-      case 2: return multiply_rows<2>(x, stride, panel, depth, sums);
-      case 1: return multiply_rows<1>(x, stride, panel, depth, sums);
-    }
+    multiply_rest<kLoopRows - 1>(x, stride, rows, panel, depth, sums);
   }
 
   static void release() {}

@@ -1,7 +1,8 @@
 """How products of matrices are computed on a CPU, and whether a row of them depends on the others.
 
-    brgemm   the micro-kernel that torch exports of oneDNN, one call over the whole depth
-    loops    C++ of our own, which adds in order of depth: where brgemm has no kernel, or the check below finds it wanting
+    brgemm   the micro-kernel that torch exports of oneDNN, one call over the whole depth: where it has AMX, and for fp32
+    loops    C++ of our own, which adds in order of depth: elsewhere, being as fast with many rows and faster with few, and where brgemm
+             has no kernel or the check below finds it wanting
     torch    torch's own products, without the C++ forms: rows may depend on the others of their batch
 
 The environment variable PYPTO_LINEARS, one of these three names, forces one.
@@ -69,7 +70,8 @@ def method(dtype: torch.dtype) -> Method:
         _log.warning("PYPTO_LINEARS=torch: tokens may depend on the other rows of a batch")
     if forced == "torch" or ops.kernel_set() == "torch":
         return "torch"
-    if forced == "loops" or brgemm_kernel(dtype) is None:
+    kernel = brgemm_kernel(dtype)
+    if forced == "loops" or kernel is None or not (forced == "brgemm" or dtype == torch.float32 or kernel.startswith("amx")):
         return "loops"
     fault = _fault_of_brgemm(dtype)
     if fault is None:

@@ -29,7 +29,7 @@ constexpr Ints kLaneIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1
 inline Floats broadcast(float value) { return Floats{} + value; }
 
 // Four bytes at `from` in every lane, whatever they mean.
-inline Floats broadcast_word(const float* from) {
+inline Floats broadcast_word(const void* from) {
   int32_t word;
   std::memcpy(&word, from, sizeof(word));
   return reinterpret_cast<Floats>(Ints{} + word);

@@ -63,10 +63,29 @@ def test_sums_that_cancel_show_the_order_of_additions(dtype):
     assert (forward != backward).all()
 
 
+@pytest.mark.parametrize(
+    ("processor", "forced", "expected"),
+    [
+        (AMX, "", ("brgemm", "brgemm", "loops")),
+        (BF16, "", ("brgemm", "loops", "loops")),
+        (BF16, "brgemm", ("brgemm", "brgemm", "loops")),
+        (AMX, "loops", ("loops", "loops", "loops")),
+        ({"neon"}, "brgemm", ("loops", "loops", "loops")),
+    ],
+)
+def test_brgemm_is_taken_where_it_is_faster_or_forced(monkeypatch, processor, forced, expected):
+    if ops.kernel_set() == "torch":
+        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(processor, True))
+    monkeypatch.setattr(products, "_sums", lambda rows, use_brgemm: rows[:, :64].float())
+    monkeypatch.setenv("PYPTO_LINEARS", forced)
+    assert tuple(products.method(dtype) for dtype in (fp32, bf16, fp16)) == expected
+
+
 def test_brgemm_that_fails_the_check_gives_way_to_loops_with_one_line(monkeypatch, caplog):
     if ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
-    monkeypatch.setattr(products, "brgemm_kernel", lambda dtype: "avx512")
+    monkeypatch.setattr(products, "brgemm_kernel", lambda dtype: "amx")
     monkeypatch.setattr(products, "_sums", lambda rows, use_brgemm: rows[:, :64].float() + len(rows) * 1e-6)
     with caplog.at_level(logging.INFO):
         assert products.method(bf16) == products.method(bf16) == "loops"
@@ -82,7 +101,7 @@ def test_brgemm_that_raises_gives_way_to_loops(monkeypatch, caplog):
     def refuse(rows, use_brgemm):
         raise RuntimeError("no such kernel\nbacktrace")
 
-    monkeypatch.setattr(products, "brgemm_kernel", lambda dtype: "avx512")
+    monkeypatch.setattr(products, "brgemm_kernel", lambda dtype: "amx")
     monkeypatch.setattr(products, "_sums", refuse)
     assert products.method(bf16) == "loops"
     assert caplog.messages == ["products of torch.bfloat16 run in loops of our own: no such kernel"]
