@@ -10,7 +10,7 @@ class SchedulerOptions:
     max_sequences: int = 256  # sequences that run at the same time on one worker
     max_step_tokens: int = 512
     max_steps_in_flight: int = 2
-    max_model_len: int | None = None  # None: what the model and the KV memory of the first worker allow
+    max_model_len: int | None = None  # None: what the model and the KV memory of the largest worker allow
     prefix_caching: bool = True
     watermark: float = 0.01  # share of the pages that admission leaves to running sequences
     max_overtakes: int = 64  # a request that does not fit is overtaken so often, then pages are saved for it

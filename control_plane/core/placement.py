@@ -117,5 +117,5 @@ class Placement:
             self._saved[sequence] = min(candidates, key=lambda replica: replica.num_tokens_until_room(sequence))
 
     def _eligible(self, sequence: Sequence) -> list[Replica]:
-        """Workers under whose numerics a sequence may run."""
-        return [replica for replica in self._replicas if sequence.numerics_id in (None, replica.description.numerics_id)]
+        """Workers that can run a sequence, if not now."""
+        return [replica for replica in self._replicas if replica.can_run(sequence)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from control_plane.core.constraint import ConstraintViolated
+from control_plane.core.length_limit import longest_sequence
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
@@ -55,6 +56,7 @@ class Replica:
 
     def __init__(self, description: WorkerDescription, options: SchedulerOptions) -> None:
         self.description = description
+        self.max_length = longest_sequence(description, options.max_model_len)  # of a sequence
         self.max_step_tokens = min(description.max_step_tokens, options.max_step_tokens)
         # Were there more, not every decode would run in every step.
         self.max_running = min(description.max_lanes, options.max_sequences, self.max_step_tokens)
@@ -128,6 +130,10 @@ class Replica:
     def tries_suspects(self) -> bool:
         """Whether the next step is one of suspects: every other one, while somebody else runs too."""
         return bool(self.suspects) and not (self.tried_suspects and len(self.suspects) < len(self.running))
+
+    def can_run(self, sequence: Sequence) -> bool:
+        """Whether a sequence may run here as far as numerics and its length go."""
+        return sequence.numerics_id in (None, self.description.numerics_id) and sequence.final_length <= self.max_length
 
     def may_try(self, sequence: Sequence) -> bool:
         """Whether a sequence may be placed here as far as it is a suspect."""

@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
+from control_plane.core.length_limit import LengthLimit
 from control_plane.core.options import SchedulerOptions
-from control_plane.core.pages.kv_cache import max_sequence_length
 from control_plane.core.placement import Place, Placement
 from control_plane.core.prompt_sharing import PromptSharing
 from control_plane.core.replica import Replica
@@ -24,8 +25,7 @@ _MAX_PASSED, _MAX_LOOKS, _MAX_HASHED_TOKENS = 16, 1024, 16_384
 _AUDITED_PAGES = 2048
 
 
-class ReplicaRefused(ValueError):
-    """A worker can not be used beside the earlier ones; the message says why."""
+_max_length = attrgetter("max_length")
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Scheduler:
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         self.options = options or SchedulerOptions()
-        self.max_model_len: int | None = None  # fixed by the first worker
+        self.length_limit = LengthLimit(self.options.grace_seconds)
         self.replicas: list[Replica] = []
         self.waiting = WaitingQueue()
         self.counters = SchedulerCounters()
@@ -59,15 +59,15 @@ class Scheduler:
         self._sharing = PromptSharing(self.replicas, self.waiting)
         self._num_audits = 0
 
+    @property
+    def max_model_len(self) -> int | None:
+        """Most tokens of a request; None until the first worker comes."""
+        return self.length_limit.tokens
+
     # Workers
 
     def add_replica(self, description: WorkerDescription, now: float) -> Replica:
-        """Take a worker in; raises ReplicaRefused. The first one fixes `max_model_len`."""
-        holds = min(description.max_model_len, max_sequence_length(description.cache_groups))
-        if self.max_model_len is None:
-            self.max_model_len = min(holds, self.options.max_model_len or holds)
-        if holds < self.max_model_len:
-            raise ReplicaRefused(f"worker {description.address} holds sequences of {holds} tokens, max_model_len is {self.max_model_len}")
+        """Take a worker in."""
         replica = Replica(description, self.options)
         self.replicas.append(replica)
         self._workers_changed(now)
@@ -104,9 +104,9 @@ class Scheduler:
         """Give a worker nothing new, and move its sequences if another one can take them."""
         replica.draining = True
         self._workers_changed(now)
-        targets = self._numerics_ids()
+        targets = [other for other in self.replicas if not other.draining]
         for sequence in tuple(replica.running):
-            if targets and (sequence.numerics_id is None or sequence.numerics_id in targets):
+            if any(target.can_run(sequence) for target in targets):
                 self.readmit(sequence, now)
 
     # Sequences
@@ -147,11 +147,13 @@ class Scheduler:
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences that waited for a worker for the whole grace time."""
+        self.length_limit.fall(now)
         return self.waiting.overdue(now, self.options.grace_seconds)
 
     def next_overdue(self) -> float | None:
         """When `overdue` will have something to say unless a worker comes."""
-        return self.waiting.next_overdue(self.options.grace_seconds)
+        dues = (self.waiting.next_overdue(self.options.grace_seconds), self.length_limit.due)
+        return min((due for due in dues if due is not None), default=None)
 
     # Steps
 
@@ -303,7 +305,9 @@ class Scheduler:
 
     def _workers_changed(self, now: float) -> None:
         numerics_ids = self._numerics_ids()
-        self.waiting.strand(numerics_ids, now)
+        live = [replica for replica in self.replicas if not replica.draining]
+        self.length_limit.workers_changed([replica.max_length for replica in live], now)
+        self.waiting.strand({replica.description.numerics_id: replica.max_length for replica in sorted(live, key=_max_length)}, now)
         if self.options.continue_on_numerics_change and numerics_ids:
             for sequence in self.waiting.tied_and_stranded():
                 self.waiting.remove(sequence)

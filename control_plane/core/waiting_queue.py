@@ -3,9 +3,9 @@
 import itertools
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from control_plane.core.sequence import Sequence
@@ -30,7 +30,7 @@ _order = attrgetter("order")
 
 @dataclass(slots=True)
 class _Bucket:
-    """Sequences that may run under the same numerics id."""
+    """Sequences that may run under the same numerics id, and all fit on some worker with it, or on none."""
 
     stranded_since: float | None  # since when no worker in session can take them; None: some can
     entered: dict[Sequence, float] = field(default_factory=dict)  # in order of time
@@ -55,8 +55,8 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self.num_tokens = 0  # known tokens of all that wait
-        self._buckets: dict[str | None, _Bucket] = {}
-        self._live: Collection[str | None] = ()
+        self._buckets: dict[tuple[str | None, bool], _Bucket] = {}  # by numerics id, and whether they are too long for its workers
+        self._live: dict[str | None, int] = {}  # longest sequence of the workers in session, by numerics id, and of all
         self._candidates: list[Sequence] = []  # in order
         self._passed: list[Sequence] = []  # in order; a worker in session can take them, but they did not fit
         self._deferred: dict[Line, list[Sequence]] = {}  # each in order
@@ -80,11 +80,7 @@ class WaitingQueue:
 
     def push(self, sequence: Sequence, now: float) -> None:
         """Let a sequence wait."""
-        bucket = self._buckets.get(sequence.numerics_id)
-        if bucket is None:
-            stranded_since = None if sequence.numerics_id in self._live else now
-            bucket = self._buckets[sequence.numerics_id] = _Bucket(stranded_since)
-        bucket.entered[sequence] = now
+        self._enter(sequence, now, None, now)
         sequence.passed_at = None
         self.num_tokens += len(sequence.token_ids)
         if not sequence.is_parked:
@@ -92,15 +88,16 @@ class WaitingQueue:
 
     def unpark(self, sequence: Sequence) -> None:
         """Make a sequence that waits a candidate."""
-        if self._buckets[sequence.numerics_id].stranded_since is None:
+        if self._buckets[self._key(sequence)].stranded_since is None:
             insort(self._candidates, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
         """Stop waiting."""
-        entered = self._buckets[sequence.numerics_id].entered
+        key = self._key(sequence)
+        entered = self._buckets[key].entered
         del entered[sequence]
         if not entered:
-            del self._buckets[sequence.numerics_id]
+            del self._buckets[key]
         self.num_tokens -= len(sequence.token_ids)
         sequence.passed_at = None
         if sequence in self._deferrals:
@@ -202,14 +199,14 @@ class WaitingQueue:
         self._deferrals.clear()
         self._deferred_tokens.clear()
 
-    def strand(self, live_numerics_ids: Collection[str], now: float) -> None:
-        """Note which numerics ids have a worker now; without any, sequences that are tied to none wait too."""
-        self._live = {*live_numerics_ids, None} if live_numerics_ids else set()
-        for numerics_id, bucket in self._buckets.items():
-            if numerics_id in self._live:
-                bucket.stranded_since = None
-            elif bucket.stranded_since is None:
-                bucket.stranded_since = now
+    def strand(self, live: Mapping[str, int], now: float) -> None:
+        """Note which numerics ids have a worker now, and how long a sequence they run; others wait, and longer ones."""
+        self._live = {None: max(live.values())} if live else {}
+        self._live.update(live.items())
+        old, self._buckets = self._buckets, {}
+        for sequence, entered in sorted((item for bucket in old.values() for item in bucket.entered.items()), key=itemgetter(1)):
+            key = self._key(sequence)
+            self._enter(sequence, entered, old[key].stranded_since if key in old else None, now)
         runnable = [sequence for bucket in self._buckets.values() if bucket.stranded_since is None for sequence in bucket.entered]
         self._candidates = sorted((sequence for sequence in runnable if not sequence.is_parked), key=_order)
         self._forget_looks()
@@ -229,11 +226,28 @@ class WaitingQueue:
         firsts = [next(bucket.ends(grace_seconds), None) for bucket in self._buckets.values()]
         return min((first[0] for first in firsts if first), default=None)
 
+    def why_stranded(self, sequence: Sequence) -> str:
+        """What a worker would have to be like to take a sequence that none can take."""
+        tied = f" with numerics id {sequence.numerics_id!r}" if sequence.numerics_id else ""
+        longest = self._live.get(sequence.numerics_id, 0)
+        length = f" that holds {sequence.final_length} tokens (the largest holds {longest})" if longest else ""
+        return f"no worker{tied}{length}"
+
+    def _key(self, sequence: Sequence) -> tuple[str | None, bool]:
+        return sequence.numerics_id, sequence.final_length > self._live.get(sequence.numerics_id, sequence.final_length)
+
+    def _enter(self, sequence: Sequence, entered: float, stranded_since: float | None, now: float) -> None:
+        key = self._key(sequence)
+        if key not in self._buckets:
+            is_stranded = key[0] not in self._live or key[1]
+            self._buckets[key] = _Bucket((now if stranded_since is None else stranded_since) if is_stranded else None)
+        self._buckets[key].entered[sequence] = entered
+
     def tied_and_stranded(self) -> list[Sequence]:
         """Sequences tied to a numerics id that no worker in session has."""
         return [
             sequence
-            for numerics_id, bucket in self._buckets.items()
+            for (numerics_id, _), bucket in self._buckets.items()
             if numerics_id is not None and bucket.stranded_since is not None
             for sequence in bucket.entered
         ]

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from control_plane.core.constraint import Constraint
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
-from control_plane.core.scheduler import ReplicaRefused, Scheduler
+from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import Step, StepResult
 from control_plane.core.step_outcome import StepOutcome
 from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker, WorkerRefused
+from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker
 from control_plane.engine.state import EngineState, SequenceState
 from control_plane.engine.stats import EngineStats, picture
 
@@ -134,8 +134,7 @@ class Engine:
 
     def _fail_overdue(self, now: float) -> None:
         for sequence in self._scheduler.overdue(now):
-            wanted = f" with numerics id {sequence.numerics_id!r}" if sequence.numerics_id else ""
-            message = f"no worker{wanted} within {self._scheduler.options.grace_seconds:g} s"
+            message = f"{self._scheduler.waiting.why_stranded(sequence)} within {self._scheduler.options.grace_seconds:g} s"
             self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, message)
 
     def _run_steps(self, now: float) -> bool:
@@ -274,12 +273,9 @@ class Engine:
     # Worker events
 
     def worker_joined(self, worker: Worker) -> None:
-        """See WorkerEvents; raises WorkerRefused."""
+        """See WorkerEvents."""
         is_first = self._scheduler.max_model_len is None
-        try:
-            replica = self._scheduler.add_replica(worker.description, self._clock())
-        except ReplicaRefused as error:
-            raise WorkerRefused(str(error)) from error
+        replica = self._scheduler.add_replica(worker.description, self._clock())
         self._replicas[worker], self._workers[replica] = replica, worker
         if is_first:
             with self._recovering():

@@ -31,7 +31,7 @@ class EngineSigns(Protocol):
 
 
 class Readiness:
-    """Keeps the health service in step with the engine, and the limit that the first worker sets. At first only the process lives."""
+    """Keeps the health service in step with the engine, and the limit that workers set. At first only the process lives."""
 
     def __init__(self, health: HealthService, services: tuple[str, ...], context_limit: ContextLimit) -> None:
         self._health = health

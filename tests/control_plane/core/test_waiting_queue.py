@@ -18,7 +18,7 @@ def names(queue) -> list[str]:
 
 def test_candidates_come_in_order():
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     for name, order in (("1", 2.0), ("2", 0.0), ("3", 0.0)):
         queue.push(waiting(name, order), 0.0)
     assert names(queue) == ["2", "3", "1"]
@@ -26,7 +26,7 @@ def test_candidates_come_in_order():
 
 def test_a_removed_sequence_does_not_come_again():
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     first, second = waiting("1"), waiting("2")
     queue.push(first, 0.0)
     queue.push(second, 0.0)
@@ -37,7 +37,7 @@ def test_a_removed_sequence_does_not_come_again():
 
 def test_sequences_without_a_worker_are_in_nobodys_way():
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     queue.push(waiting("1", numerics_id="gone"), 0.0)
     queue.push(waiting("2"), 0.0)
     assert names(queue) == ["2"]
@@ -46,11 +46,11 @@ def test_sequences_without_a_worker_are_in_nobodys_way():
 
 def test_the_grace_time_starts_when_the_last_worker_goes():
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     sequence = waiting("1", numerics_id="n")
     queue.push(sequence, 1.0)
     assert queue.next_overdue(30.0) is None
-    queue.strand(["other"], 10.0)
+    queue.strand({"other": 99}, 10.0)
     assert queue.next_overdue(30.0) == 40.0
     assert queue.overdue(39.0, 30.0) == []
     assert queue.overdue(40.0, 30.0) == [sequence]
@@ -58,7 +58,7 @@ def test_the_grace_time_starts_when_the_last_worker_goes():
 
 def waiting_queue(num: int) -> tuple[WaitingQueue, list[Sequence]]:
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     sequences = [waiting(str(index)) for index in range(num)]
     for sequence in sequences:
         queue.push(sequence, 0.0)
@@ -111,12 +111,12 @@ def test_overtakes_count_from_when_a_sequence_did_not_fit():
 
 def test_a_parked_sequence_waits_but_is_no_candidate_until_it_is_unparked():
     queue, group = WaitingQueue(), SiblingGroup()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     sequences = [waiting(name, group=group) for name in "123"]
     for sequence in sequences:
         group.join(sequence)
         queue.push(sequence, 0.0)
-    queue.strand(["n", "m"], 0.0)
+    queue.strand({"n": 99, "m": 99}, 0.0)
     assert (names(queue), len(queue)) == (["1"], 3)
     queue.remove(sequences[2])
     group.open()
@@ -126,7 +126,7 @@ def test_a_parked_sequence_waits_but_is_no_candidate_until_it_is_unparked():
 
 def test_numerics_ids_under_which_nobody_waits_leave_nothing_behind():
     queue = WaitingQueue()
-    queue.strand(["n"], 0.0)
+    queue.strand({"n": 99}, 0.0)
     for index in range(100):
         sequence = waiting(str(index), numerics_id=f"gone{index}")
         queue.push(sequence, 0.0)
@@ -144,3 +144,16 @@ def test_overtakes_count_anew_for_a_sequence_that_was_away():
     queue.passed(sequences[1])
     queue.admitted(sequences[3])
     assert [queue.num_overtakes(sequence) for sequence in sequences[:2]] == [2, 1]
+
+
+def test_a_sequence_that_is_too_long_for_every_worker_waits_apart_until_the_grace_time_is_over():
+    queue = WaitingQueue()
+    queue.strand({"n": 7, "m": 8}, 0.0)
+    free, tied = waiting("1"), waiting("2", numerics_id="n")
+    for sequence in (free, tied):
+        queue.push(sequence, 1.0)
+    assert (names(queue), queue.num_stranded, queue.next_overdue(30.0)) == (["1"], 1, 31.0)
+    queue.strand({"n": 7}, 10.0)
+    assert (names(queue), queue.overdue(31.0, 30.0)) == ([], [tied])
+    queue.strand({"n": 8}, 20.0)
+    assert (names(queue), queue.num_stranded) == (["1", "2"], 0)

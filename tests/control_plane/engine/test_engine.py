@@ -11,7 +11,7 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Failure, FinishReason, WorkerEvents, WorkerRefused
+from control_plane.engine.ports import Failure, FinishReason, WorkerEvents
 
 PROMPT = (1, 2, 3)
 
@@ -258,13 +258,6 @@ def test_a_request_taken_in_before_the_limit_is_known_is_checked_later():
     engine.worker_joined(FakeWorker(engine, describe(groups=[(4, 5, None)])))
     engine.turn()
     assert sink.failed["r"].failure is Failure.INVALID_ARGUMENT
-
-
-def test_a_worker_that_holds_less_is_refused_with_both_numbers():
-    bench = Bench(describe(groups=[(4, 50, None)]))
-    with pytest.raises(WorkerRefused, match=r"40 tokens, max_model_len is 200"):
-        bench.join(describe(groups=[(4, 10, None)]))
-    assert bench.engine.snapshot().gauges.max_model_len == 200
 
 
 def test_requests_without_a_worker_end_after_the_grace_time():

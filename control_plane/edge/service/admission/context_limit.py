@@ -22,7 +22,7 @@ class ContextLimit:
         return self._num_waiting
 
     def set(self, tokens: int) -> None:
-        """The limit is known; it is fixed by the first worker."""
+        """The limit is known; it changes when workers of other sizes come and go."""
         self.tokens = tokens
         self._decided.set()
 
