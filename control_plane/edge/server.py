@@ -68,7 +68,7 @@ class ControlPlane:
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
             engine = EngineThread(self._engine_settings(model, access), self._engine_metrics, self._link_metrics)
             live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
-            endpoint = serve_metrics(self._metrics(engine, access), config.metrics_host, config.metrics_port)
+            endpoint = serve_metrics(self._metrics(engine, live, access), config.metrics_host, config.metrics_port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
             ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
@@ -143,11 +143,12 @@ class ControlPlane:
             announce_credentials=access.for_announcements(),
         )
 
-    def _metrics(self, engine: EngineThread, access: Access) -> CollectorRegistry:
+    def _metrics(self, engine: EngineThread, live: RequestStreams, access: Access) -> CollectorRegistry:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(access.metrics(PREFIX))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
-        registry.register(ServerCollector(recorders, engine.fresh_gauges, lambda: self._context_limit.num_waiting))
+        num_held_back, num_unwritten = lambda: self._context_limit.num_waiting, lambda: live.num_unwritten_bytes
+        registry.register(ServerCollector(recorders, engine.fresh_gauges, num_held_back, num_unwritten))
         return registry
 
     def _facts(self, engine: EngineThread) -> ServerFacts:

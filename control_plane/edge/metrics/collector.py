@@ -15,17 +15,22 @@ _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
 
 class ServerCollector(Collector):
-    """Reads snapshots only: `gauges` returns a picture of the engine, `num_held_back` the requests that wait for the first worker."""
+    """Reads snapshots only: `gauges` returns a picture of the engine, `num_held_back` the requests that wait for the first worker.
+
+    `num_unwritten_bytes`: memory of output that is not written yet.
+    """
 
     def __init__(
         self,
         recorders: tuple[EngineRecorder, LinkRecorder, CallRecorder],
         gauges: Callable[[], EngineGauges],
         num_held_back: Callable[[], int],
+        num_unwritten_bytes: Callable[[], int],
     ) -> None:
         self._recorders = recorders
         self._gauges = gauges
         self._num_held_back = num_held_back
+        self._num_unwritten_bytes = num_unwritten_bytes
 
     def collect(self) -> Iterator[Metric]:
         """See Collector."""
@@ -37,6 +42,7 @@ class ServerCollector(Collector):
         }
         yield gauge("requests_waiting", "Sequences that wait, by what they wait for.", waiting, ["reason"])
         yield gauge("requests_held", "Sequences that pause until their reader has caught up.", gauges.num_held)
+        yield gauge("unwritten_bytes", "Memory of output that clients have not taken yet.", self._num_unwritten_bytes())
         yield gauge("waiting_tokens", "Known tokens of sequences that wait.", gauges.num_waiting_tokens)
         yield gauge("workers", "Workers in session.", len(gauges.workers))
         yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", gauges.max_model_len)

@@ -7,11 +7,9 @@ from control_plane.edge.service.streams.responses import ResponseBuilder
 from control_plane.engine.ports import Output, SequenceDelta, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
 
-#: A message stays far below the limits of clients, and takes no more than some milliseconds, whatever a slow one has let pile up.
-_MAX_DELTA_TOKENS = 1024
-
-#: Of all tokens of a message together, alternatives included.
-_MAX_LOGPROBS = 1024
+#: However much a slow client has let pile up, it gets messages that it can take in time, and that take some milliseconds to make: so many
+#: tokens unless it has asked for more at a time, and so many log probabilities of all of them together, alternatives included.
+_MAX_DELTA_TOKENS, _MAX_LOGPROBS = 64, 1024
 
 
 class DeltaGatherer:
@@ -19,7 +17,9 @@ class DeltaGatherer:
 
     def __init__(self, builder: ResponseBuilder, output: inference_pb2.OutputOptions) -> None:
         self._builder = builder
-        self._max_tokens = max(1, _MAX_LOGPROBS // (1 + output.top_logprobs)) if output.logprobs else _MAX_DELTA_TOKENS
+        self._max_tokens = max(output.stream_interval, _MAX_DELTA_TOKENS)
+        if output.logprobs:
+            self._max_tokens = min(self._max_tokens, _MAX_LOGPROBS // (1 + output.top_logprobs))
         self._interval = min(output.stream_interval, self._max_tokens)
         self._gathered: dict[int, list[SequenceDelta]] = {}
         self._numerics: dict[int, str] = {}  # last sent, by choice

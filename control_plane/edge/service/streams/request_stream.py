@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from control_plane.edge.service.errors import RequestError, error_of
-from control_plane.edge.service.streams.backlog import Backlog
+from control_plane.edge.service.streams.backlog import Backlog, memory_bytes
 from control_plane.edge.service.streams.joined_output import MAX_JOINED, joined
 from control_plane.engine.ports import GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceDelta, SequenceFinished
 
@@ -102,7 +102,7 @@ class RequestStream:
     def _keep(self, output: Output) -> None:
         self._outputs.append(output)
         if isinstance(output, SequenceDelta):
-            self.backlog.add(len(output.token_ids))
+            self.backlog.add(len(output.token_ids), memory_bytes(output))
             if len(self._outputs) - self._num_joined >= MAX_JOINED * self._num_unfinished:
                 self._outputs[self._num_joined :] = joined(self._outputs[self._num_joined :])
                 self._num_joined = len(self._outputs)

@@ -10,7 +10,7 @@ import grpc.aio
 
 from control_plane.edge.service.deadline import Deadline
 from control_plane.edge.service.errors import AlreadyExists, Cancelled, ReaderTooSlow, RequestError, Unavailable, failure_of
-from control_plane.edge.service.streams.backlog import Backlog
+from control_plane.edge.service.streams.backlog import Backlog, UnwrittenTotal
 from control_plane.edge.service.streams.request_stream import RequestStream
 from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
@@ -41,6 +41,7 @@ class RequestStreams:
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
         self._num_open = 0
+        self._unwritten = UnwrittenTotal()
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -51,6 +52,11 @@ class RequestStreams:
     def is_closed(self) -> bool:
         """Whether the server drains."""
         return self._is_closed
+
+    @property
+    def num_unwritten_bytes(self) -> int:
+        """Memory of output that calls have not handed on."""
+        return self._unwritten.num_bytes
 
     def require_open(self) -> None:
         """Raise Unavailable once the server drains."""
@@ -80,6 +86,7 @@ class RequestStreams:
             raise
         finally:
             self._num_open -= 1
+            stream.backlog.close()
             if not stream.ended.is_set():
                 self._engine.end(request.request_id, failure, "its call has ended")
 
@@ -121,8 +128,8 @@ class RequestStreams:
             if not stream.ended.is_set():  # the id may be another's by now
                 self._engine.unhold(request_id)
 
-        max_tokens = self.limits.max_unwritten_tokens if waits_for_client else None
-        stream = RequestStream(request, Backlog(max_tokens, hold, unhold))
+        limits = self.limits if waits_for_client else None
+        stream = RequestStream(request, Backlog(limits, hold, unhold, self._unwritten))
         return stream
 
     async def _free_id(self, request: GenerationRequest) -> None:

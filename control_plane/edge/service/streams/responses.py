@@ -9,8 +9,8 @@ from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.engine.ports import FinishReason, Output, PromptLogprobs, SequenceDelta, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
 
-#: A message has log probabilities of so many tokens of the prompt: with all alternatives some 200 KB, serialized in half a millisecond.
-_PROMPT_TOKENS = 256
+#: A message has log probabilities of so many tokens of the prompt: with all alternatives some 30 KB, which slow readers take in time too.
+_PROMPT_TOKENS = 64
 
 #: Stands for the logarithm of a probability too small for one.
 _LOGPROB_FLOOR = -9999.0

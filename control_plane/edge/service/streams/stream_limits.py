@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Bounds of one stream between the engine and its client."""
+    """Bounds between the engine and clients. More holds a request; half of it lets it go on."""
 
-    max_unwritten_tokens: int = 4096  # more hold the request; half of them let it go on
+    max_unwritten_tokens: int = 4096  # of one stream
+    max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
+    max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
     slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request

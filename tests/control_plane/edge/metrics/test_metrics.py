@@ -24,7 +24,7 @@ class Metrics:
         self.engine, self.link, self.calls = EngineRecorder(), LinkRecorder(), CallRecorder(["Generate"])
         self.gauges = EngineGauges()
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.gauges, lambda: 3))
+        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.gauges, lambda: 3, lambda: 7))
 
     def samples(self) -> dict[tuple[str, ...], float]:
         """Values by name and label values."""

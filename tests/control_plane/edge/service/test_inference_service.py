@@ -111,8 +111,8 @@ async def test_log_probabilities_of_a_long_prompt_come_in_messages_that_a_thread
         response = await plane.generate(**spec)
         messages = [event.prompt_logprobs for event in await plane.events(**spec) if event.HasField("prompt_logprobs")]
     assert tokenizer.threads == {"tokenizer"}
-    assert [message.first_index for message in messages] == [*range(0, 1600, 256)]
-    assert {len(message.entries) for message in messages} == {256, 64}
+    assert [message.first_index for message in messages] == [*range(0, 1600, 64)]
+    assert {len(message.entries) for message in messages} == {64}
     assert [entry for message in messages for entry in message.entries] == list(response.prompt_logprobs)
 
 

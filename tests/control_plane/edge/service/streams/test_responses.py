@@ -79,12 +79,12 @@ def test_messages_get_small_enough_to_be_made_while_others_wait() -> None:
     gatherer = DeltaGatherer(BUILDER, pb.OutputOptions(logprobs=True, top_logprobs=20, stream_interval=1024))
     events = list(gatherer.events([delta(index, logprobs=[entry]) for index in range(200)]))
     assert {len(event.delta.token_ids) for event in events} == {1024 // 21}
-    entries = iter([entry] * 600)
+    entries = iter([entry] * 150)
     sizes = []
     while event := BUILDER.prompt_event(entries, sum(sizes)):
         assert event.prompt_logprobs.first_index == sum(sizes)
         sizes.append(len(event.prompt_logprobs.entries))
-    assert sizes == [256, 256, 88]
+    assert sizes == [64, 64, 22]
 
 
 def test_a_message_is_made_when_the_one_before_it_is_gone() -> None:
