@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.engine_doubles import Bench
+from fakes.stream import LateCopies, StreamModel, off_device
 from torch import Tensor
 
 from benchmarks.local_worker import LocalWorker
@@ -19,9 +20,10 @@ from pypto_serving.worker.v1 import worker_pb2
 from worker.limits import RunnerLimits
 from worker.loaded_runner import LoadedRunner
 from worker.models import Model
-from worker.runner import ModelRunner
+from worker.runner import ModelRunner, PendingStep
 from worker.sampling.sampler import SampledTokens, sample
 from worker.sampling.sampling_rows import SamplingRows
+from worker.service.frames.steps import decode_step
 
 _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS = 256, 32, 512
 
@@ -72,7 +74,7 @@ class LogitsRecorder:
         self.logits: dict[int, dict[int, Tensor]] = {}  # seed -> index -> row
 
     def sample(self, logits: Tensor, rows: SamplingRows) -> SampledTokens:
-        for row, seed, index in zip(logits, rows.columns.seed.tolist(), rows.indices.tolist(), strict=True):
+        for row, seed, index in zip(off_device(logits), rows.columns.seed.tolist(), rows.indices.tolist(), strict=True):
             first = self.logits.setdefault(seed, {}).setdefault(index, row.clone())
             assert same_bits(first, row), f"request {seed} draws token {index} again, from other logits"
         return sample(logits, rows)
@@ -102,7 +104,7 @@ class HandWorker(LocalWorker):
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
-        self._groups, self._cache, self._junk = loaded.runner._model.cache_groups, loaded.runner._cache, junk
+        self._groups, self._cache, self._junk = loaded.cache_groups, loaded.runner._cache, junk
         super().__init__(loaded, self.jobs, events, name)
 
     def submit(self, step: Step) -> None:
@@ -110,13 +112,14 @@ class HandWorker(LocalWorker):
         self.history.append(step)
         self.max_in_flight = max(self.max_in_flight, len(self.jobs.waiting))
 
-    def _execute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+    def compute(self, frame: worker_pb2.Step, num_resets: int) -> None:
         if self._junk is not None:
-            self._spoil(next(step for step in reversed(self.history) if step.step_id == frame.step_id))
-        super()._execute(frame, num_resets)
+            self.spoil(frame)
+        super().compute(frame, num_resets)
 
-    def _spoil(self, step: Step) -> None:
+    def spoil(self, frame: worker_pb2.Step) -> None:
         """Fill the pages that the step hands out, and the scratch pages, with junk."""
+        step = next(step for step in reversed(self.history) if step.step_id == frame.step_id)
         for index, group in enumerate(self._groups):
             pages = [-1, *(growth.page_id for growth in step.growths if growth.group == index)]
             for admission in step.admissions:
@@ -124,6 +127,14 @@ class HandWorker(LocalWorker):
             for tensors in (self._cache.keys, self._cache.values):
                 for layer in group.layers:
                     tensors[layer][pages] = self._junk
+
+    def run_next(self) -> None:
+        """One step from beginning to end."""
+        self.jobs.run_next()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.jobs.waiting)
 
     def reset(self, blame: str = "") -> None:
         self.jobs.waiting.clear()
@@ -143,19 +154,55 @@ class HandWorker(LocalWorker):
         return {chunk.num_tokens for step in self.history for chunk in step.chunks}
 
 
+class StreamWorker(HandWorker):
+    """A HandWorker whose device has its own stream: it collects a step when the next one is launched, or when there is none."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pending: deque[tuple[worker_pb2.Step, PendingStep, int]] = deque()
+
+    def run_next(self) -> None:
+        if not self.jobs.waiting and self._pending:
+            self._collect()
+        self.jobs.run_next()
+
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or bool(self._pending)
+
+    def reset(self, blame: str = "") -> None:
+        self._pending.clear()
+        super().reset()
+
+    def compute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+        if self._junk is not None:
+            self.spoil(frame)
+        self._pending.append((frame, self._runner.launch(decode_step(frame, self._limits)), num_resets))
+        if len(self._pending) == 2:
+            self._collect()
+
+    def _collect(self) -> None:
+        frame, pending, num_resets = self._pending.popleft()
+        self.deliver(frame, self._runner.collect(pending), num_resets)
+
+
 class RealBench(Bench):
     """An engine with one worker on each of `models`, `num_pages` pages in each cache group; to be made inside an event loop.
 
-    Pages hold what somebody left there; with `junk` every page holds nothing else whenever it is handed out.
+    Pages hold what somebody left there; with `junk` every page holds nothing else whenever it is handed out. With `streams` devices have
+    their own stream.
     """
 
-    def __init__(self, *models: Model, num_pages: int = 192, junk: float | None = None, **scheduler_options: Any) -> None:
-        self.recorder, self.junk = LogitsRecorder(), junk
+    def __init__(
+        self, *models: Model, num_pages: int = 192, junk: float | None = None, streams: bool = False, **scheduler_options: Any
+    ) -> None:
+        self.recorder, self.junk, self.streams = LogitsRecorder(), junk, streams
         self.num_pages, self.num_groups = num_pages, len(models[0].cache_groups)
-        super().__init__(*(load_on(model, num_pages) for model in models), **scheduler_options)
+        super().__init__(*(load_on(model, num_pages, streams) for model in models), **scheduler_options)
 
     def join(self, description: LoadedRunner) -> HandWorker:
-        worker = HandWorker(description, self.engine, f"worker-{len(self.workers)}", self.junk)
+        kind = StreamWorker if self.streams else HandWorker
+        worker = kind(description, self.engine, f"worker-{len(self.workers)}", self.junk)
         self.engine.worker_joined(worker)
         self.workers.append(worker)
         return worker
@@ -205,12 +252,12 @@ class RealBench(Bench):
     async def _round(self) -> None:
         """One step on every worker."""
         for worker in self.workers:
-            worker.jobs.run_next()
+            worker.run_next()
         await asyncio.sleep(0)  # the results arrive
         self.turn()
 
     def _is_busy(self) -> bool:
-        return any(worker.jobs.waiting for worker in self.workers)
+        return any(worker.is_busy for worker in self.workers)
 
     def _assert_nothing_is_held(self) -> None:
         self.assert_at_rest()
@@ -221,7 +268,10 @@ class RealBench(Bench):
         name = str(ask.seed)
         assert name not in self.sink.failed, self.sink.failed[name]
         tokens = [*resumed, *self.sink.output_of(name)]
-        return Outcome(tokens, self.recorder.logits[ask.seed], self.sink.finished[name, 0], len(resumed))
+        finished, logits = self.sink.finished[name, 0], self.recorder.logits[ask.seed]
+        if self.streams:  # a lane that has ended may have run once more before anybody knew
+            logits.pop(finished.num_prompt_tokens + len(tokens), None)
+        return Outcome(tokens, logits, finished, len(resumed))
 
 
 class Crowd:
@@ -240,14 +290,14 @@ class Crowd:
         self._ran = runs
 
 
-def load_on(model: Model, num_pages: int) -> LoadedRunner:
-    """A runner whose pages hold what somebody left there."""
+def load_on(model: Model, num_pages: int, streams: bool = False) -> LoadedRunner:
+    """A runner whose pages hold what somebody left there; with `streams` on a device with its own stream."""
     cache = model.allocate_cache([num_pages] * len(model.cache_groups))
     for index, tensor in enumerate((*cache.keys, *cache.values)):
         tensor.normal_(std=30.0, generator=torch.Generator().manual_seed(index))
     limits = RunnerLimits(model.description.vocab_size, _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS)
     return LoadedRunner(
-        runner=ModelRunner(model, cache, limits),
+        runner=ModelRunner(StreamModel(model), cache, limits, copy_to_host=LateCopies()) if streams else ModelRunner(model, cache, limits),
         limits=limits,
         architecture=model.description.architecture,
         model_fingerprint="made-up",

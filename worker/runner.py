@@ -97,11 +97,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, step: StepInput) -> PendingStep:
-        """Apply `step`, compute and sample; at most one step before it may still be pending.
+        """Apply `step`, compute and sample; at most one step before it may still be pending, and none that was ready at once.
 
         Raises InvalidStep before any effect when the step breaks a rule. After any other exception only `reset` may follow.
         """
-        assert len(self._pending) <= 1
+        assert len(self._pending) <= 1 and not any(pending.is_ready for pending in self._pending)
         run = self._lanes.apply(step)
         lanes, prompt_rows = run.lanes[run.samples], PromptRows.of(run, self._lanes)
         wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt_rows.rows)) if len(run.lanes) else _NOTHING

@@ -54,12 +54,13 @@ class Subject:
     model: Model
     twin: Model
     solo: dict[int, Outcome]
+    streams: bool = False  # devices with their own stream, where the requests do not run alone
 
     def bench(self, **options) -> RealBench:
-        return RealBench(self.model, **options)
+        return RealBench(self.model, streams=self.streams, **options)
 
     def pair(self, **options) -> RealBench:
-        return RealBench(self.model, self.twin, **options)
+        return RealBench(self.model, self.twin, streams=self.streams, **options)
 
     def assert_same(self, outcomes: dict[int, Outcome]) -> None:
         for seed, outcome in outcomes.items():
@@ -70,16 +71,16 @@ async def _solo(model: Model, asks: Iterable[Ask]) -> dict[int, Outcome]:
     return {ask.seed: (await RealBench(model).generate([ask]))[ask.seed] for ask in asks}
 
 
-def _subject(directory: Path, dtype: str, asks: Iterable[Ask]) -> Subject:
+def _subject(directory: Path, dtype: str, asks: Iterable[Ask], streams: bool = False) -> Subject:
     placement = Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE)
     model, twin = (load_model(directory, placement) for _ in range(2))
-    return Subject(model, twin, asyncio.run(_solo(model, asks)))
+    return Subject(model, twin, asyncio.run(_solo(model, asks)), streams)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 on a stream"])
 def subject(request: pytest.FixtureRequest, tiny_checkpoint: TinyCheckpoint) -> Subject:
-    # So long a sum of the MLP depends on the number of rows, and makes the row tile 2.
-    return _subject(tiny_checkpoint("qwen3", request.param, intermediate_size=1536), request.param, _ASKS)
+    dtype, _, on_stream = request.param.partition(" ")
+    return _subject(tiny_checkpoint("qwen3", dtype, intermediate_size=1536), dtype, _ASKS, bool(on_stream))
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -255,7 +256,7 @@ async def _generate_in_turmoil(subject: Subject) -> None:
     """Few pages, small steps, hits, resumes, and workers that come and go."""
     bench = subject.pair(num_pages=12, max_step_tokens=23)
     resumed = {seed: subject.solo[seed].token_ids[:-1][:seed] for seed in (2, 4, 7)}
-    events = {4: _reset, 15: _lose, 16: lambda bench: bench.join(load_on(subject.twin, 12)), 30: _drain}
+    events = {4: _reset, 15: _lose, 16: lambda bench: bench.join(load_on(subject.twin, 12, subject.streams)), 30: _drain}
     outcomes = await bench.generate(_SOME, resumed, _at(events), stride=1)
     subject.assert_same(outcomes)
     assert bench.scheduler.counters.preemptions > 2
