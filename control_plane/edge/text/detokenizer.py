@@ -1,7 +1,7 @@
 """Incremental detokenization: token ids in, complete characters out."""
 
 from codecs import utf_8_decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from control_plane.edge.text.token_bytes import TokenBytes
@@ -19,6 +19,13 @@ class Detokenizer(Protocol):
         """Return what is left; an unfinished character becomes U+FFFD."""
 
 
+class Pieces(Protocol):
+    """The bytes that each token adds to a text."""
+
+    def __getitem__(self, token_id: int, /) -> bytes:
+        """Bytes of a token."""
+
+
 class ByteDetokenizer:
     """For tokenizers whose text is the concatenation of their tokens' bytes.
 
@@ -28,16 +35,18 @@ class ByteDetokenizer:
 
     __slots__ = ("_at_start", "_on_seam", "_pending", "_table")
 
-    def __init__(self, table: TokenBytes, at_start: Callable[[bytes], bytes], prompt_token_ids: Sequence[int]) -> None:
+    def __init__(self, table: Pieces, at_start: Callable[[bytes], bytes] | None, prompt_tail: bytes) -> None:
+        """`at_start`: what remains of the first piece, where the prompt has no text. `prompt_tail`: last bytes of the prompt."""
         self._table = table
-        tail = _tail(table, prompt_token_ids)
-        self._at_start = None if tail else at_start
-        self._pending = _decode(tail)[1]
+        self._at_start = at_start
+        self._pending = _decode(prompt_tail)[1]
         self._on_seam = self._at_start is not None or bool(self._pending)
 
     def push(self, token_id: int) -> str:
         """See `Detokenizer.push`."""
-        piece = self._table[token_id]
+        return self._add(self._table[token_id])
+
+    def _add(self, piece: bytes) -> str:
         if self._on_seam:
             return self._cross_seam(piece)
         if self._pending:
@@ -77,7 +86,7 @@ def _decode(data: bytes) -> tuple[str, bytes]:
     return text, rest
 
 
-def _tail(table: TokenBytes, token_ids: Sequence[int]) -> bytes:
+def tail_bytes(table: TokenBytes, token_ids: Sequence[int]) -> bytes:
     """The last bytes of a text, as many as an unfinished character can have; empty only if the whole text is."""
     tail = b""
     for token_id in reversed(token_ids):
@@ -87,34 +96,73 @@ def _tail(table: TokenBytes, token_ids: Sequence[int]) -> bytes:
     return tail[-3:]
 
 
-class WindowDetokenizer:
-    """For any other tokenizer: decodes a short window of tokens and returns what the last one added."""
+class WindowDetokenizer(ByteDetokenizer):
+    """For any other tokenizer: the library decodes a short window of tokens, and what the last one adds is its piece.
+
+    The rules for bytes are the same: `byte_tokens` are those that stand for one byte, which the library would only decode all together.
+    """
+
+    __slots__ = ("_window",)
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], byte_tokens: Mapping[int, bytes], prompt_token_ids: Sequence[int]) -> None:
+        self._window = _Window(decode, byte_tokens, prompt_token_ids)
+        super().__init__(self._window, None, _tail_of_bytes(byte_tokens, prompt_token_ids))
+
+    def finish(self) -> str:
+        """See `Detokenizer.finish`."""
+        return self._add(self._window.rest()) + super().finish()
+
+
+def _tail_of_bytes(byte_tokens: Mapping[int, bytes], token_ids: Sequence[int]) -> bytes:
+    tail = b""
+    for token_id in reversed(token_ids[-3:]):
+        if token_id not in byte_tokens:
+            break
+        tail = byte_tokens[token_id] + tail
+    return tail
+
+
+class _Window:
+    """Pieces of the tokens that follow a prompt, each asked for once and in order."""
 
     _CONTEXT_TOKENS = 8
     _MAX_HELD_TOKENS = 4  # no character has more bytes
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], prompt_token_ids: Sequence[int]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], byte_tokens: Mapping[int, bytes], prompt_token_ids: Sequence[int]) -> None:
         self._decode = decode
-        self._window = list(prompt_token_ids[-self._CONTEXT_TOKENS :])
-        self._shown = decode(self._window)
+        self._byte_tokens = byte_tokens
+        self._ids = list(prompt_token_ids[-self._CONTEXT_TOKENS :])
+        shown = decode(self._ids)
+        ends_in_bytes = bool(self._ids) and self._ids[-1] in byte_tokens
+        self._shown = shown if ends_in_bytes else shown.rstrip(_REPLACEMENT)
+        self._unfinished = shown[len(self._shown) :]  # what the library writes for a character that the prompt left unfinished
         self._num_held = 0
 
-    def push(self, token_id: int) -> str:
-        """See `Detokenizer.push`."""
-        self._window.append(token_id)
+    def __getitem__(self, token_id: int) -> bytes:
+        byte = self._byte_tokens.get(token_id)
+        if byte is not None:
+            held = self.rest()
+            self._ids.append(token_id)
+            self._renew()
+            return held + byte
+        self._ids.append(token_id)
         self._num_held += 1
-        text = self._decode(self._window)
+        text = self._decode(self._ids)
         if not text.startswith(self._shown) or (text.endswith(_REPLACEMENT) and self._num_held < self._MAX_HELD_TOKENS):
-            return ""
+            return b""
         return self._release(text)
 
-    def finish(self) -> str:
-        """See `Detokenizer.finish`."""
-        return self._release(self._decode(self._window))
+    def rest(self) -> bytes:
+        """What was held back."""
+        return self._release(self._decode(self._ids)) if self._num_held else b""
 
-    def _release(self, text: str) -> str:
-        piece = text[len(self._shown) :]
-        del self._window[: -self._CONTEXT_TOKENS]
-        self._shown = self._decode(self._window)
+    def _release(self, text: str) -> bytes:
+        piece = text[len(self._shown) :].removeprefix(self._unfinished)
+        self._unfinished = ""
+        self._renew()
+        return piece.encode()
+
+    def _renew(self) -> None:
+        del self._ids[: -self._CONTEXT_TOKENS]
+        self._shown = self._decode(self._ids)
         self._num_held = 0
-        return piece

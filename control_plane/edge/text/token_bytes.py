@@ -57,6 +57,15 @@ def byte_rule(decoder: Mapping[str, Any] | None) -> ByteRule | None:
     return _piece_rule(parts)
 
 
+def byte_tokens(tokenizer: tokenizers.Tokenizer, decoder: Mapping[str, Any] | None) -> dict[int, bytes]:
+    """The bytes of tokens such as <0xE9>, by id, if the decoder takes them for bytes."""
+    parts = [] if decoder is None else decoder.get("decoders", [decoder])
+    if not any(part["type"] == "ByteFallback" for part in parts):
+        return {}
+    ids = {byte: tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)}
+    return {token_id: bytes([byte]) for byte, token_id in ids.items() if token_id is not None}
+
+
 def _piece_rule(parts: list[dict[str, Any]]) -> ByteRule | None:
     """SentencePiece style: a visible character stands for a blank, tokens such as <0xE9> for a byte."""
     replacements: list[tuple[str, str]] = []

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from control_plane.edge.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from control_plane.edge.text.token_bytes import TokenBytes, byte_rule
+from control_plane.edge.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer, tail_bytes
+from control_plane.edge.text.token_bytes import TokenBytes, byte_rule, byte_tokens
 
 
 class TokenizerFailed(Exception):
@@ -53,7 +53,9 @@ class Tokenizer:
         self.added_tokens: Mapping[int, str] = {token_id: token.content for token_id, token in added.items()}
         #: Those of them that no output shows.
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._rule = rule = byte_rule(json.loads(tokenizer.to_str())["decoder"])
+        decoder = json.loads(tokenizer.to_str())["decoder"]
+        self._rule = rule = byte_rule(decoder)
+        self._byte_tokens = byte_tokens(tokenizer, decoder)
         to_bytes = rule.to_bytes if rule else str.encode
         added_bytes = {token_id: rule.added_to_bytes(text) for token_id, text in self.added_tokens.items()} if rule else {}
         self._token_bytes = TokenBytes(tokenizer, to_bytes, added_bytes)
@@ -110,10 +112,14 @@ class Tokenizer:
     def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> Detokenizer:
         """A detokenizer for what follows a prompt; it, and this, may raise TokenizerFailed."""
         if self._rule is None:
-            return WindowDetokenizer(lambda ids: self._library_text(ids, skip_special_tokens), prompt_token_ids)
+            return WindowDetokenizer(lambda ids: self._library_text(ids, skip_special_tokens), self._byte_tokens, prompt_token_ids)
         table = self._visible_bytes if skip_special_tokens else self._token_bytes
-        return ByteDetokenizer(table, self._rule.at_start, prompt_token_ids)
+        tail = tail_bytes(table, prompt_token_ids)
+        return ByteDetokenizer(table, None if tail else self._rule.at_start, tail)
 
     def _library_text(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        hidden = self.special_ids if skip_special_tokens else frozenset()
+        if all(token_id in hidden or self._tokenizer.id_to_token(token_id) is None for token_id in token_ids):
+            return ""  # some decoders panic where there is nothing to decode
         with panics_as_errors():
             return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from fakes.tokenizers import (
     BOS,
     END_THINK,
@@ -97,6 +98,60 @@ def test_another_kind_of_decoder_is_decoded_in_a_window() -> None:
     tokenizer = Tokenizer(inner, SPECIAL_TOKENS)
     output = [piece_id(index) for index in range(30)]
     assert "".join(pieces_of(tokenizer, output, prompt=[1])) == inner.decode(output)
+
+
+def window_tokenizer() -> Tokenizer:
+    """Byte fallback, and a decoder that is no concatenation of bytes."""
+    inner = raw_piece_tokenizer(["!", "▁x", "ab", "世"])
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip("~", 1, 1)])
+    return Tokenizer(inner, SPECIAL_TOKENS)
+
+
+def byte_ids(text: bytes) -> list[int]:
+    return [byte_piece_id(byte) for byte in text]
+
+
+def test_tkz_10_a_window_may_begin_inside_a_character() -> None:
+    output = byte_ids("世世世é".encode())
+    assert "".join(pieces_of(window_tokenizer(), output, prompt=[piece_id(2)])) == "世世世é"
+    assert window_tokenizer().decode(output, skip_special_tokens=True) == "世世世é"
+    assert pieces_of(window_tokenizer(), output, prompt=[piece_id(2)])[2::3] == ["世", "世", "世", ""]
+
+
+def test_tkz_10_a_text_may_begin_with_what_is_hidden() -> None:
+    assert "".join(pieces_of(window_tokenizer(), [1, piece_id(2)], prompt=[1])) == "ab"
+    assert window_tokenizer().decode([1, 5000], skip_special_tokens=True) == ""
+
+
+@pytest.mark.parametrize("tail", ["雨".encode()[:1], "雨".encode()[:2], "雨".encode()])
+def test_tkz_10_what_follows_a_prompt_that_ends_inside_a_character_is_not_lost(tail: bytes) -> None:
+    prompt = [piece_id(2), *byte_ids(tail)]
+    assert "".join(pieces_of(window_tokenizer(), [piece_id(0)], prompt=prompt)) == "!"
+    rest = byte_ids("雨".encode()[len(tail) :])
+    assert "".join(pieces_of(window_tokenizer(), [*rest, piece_id(0)], prompt=prompt)) == ("雨!" if rest else "!")
+
+
+PIECES = ["!", " x", "ab", "世"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.binary(min_size=1, max_size=1), st.sampled_from(range(4))), max_size=30), st.integers(0, 30))
+def test_tkz_10_windows_follow_the_rules_for_bytes(tokens: list[bytes | int], cut: int) -> None:
+    ids = [piece_id(token) if isinstance(token, int) else byte_piece_id(token[0]) for token in tokens]
+    written = [PIECES[token].encode() if isinstance(token, int) else token for token in tokens]
+    prompt, output = [piece_id(2), *ids[:cut]], ids[cut:]
+    piece_like = "".join(pieces_of(byte_tokenizer(), b"".join(written[cut:]), prompt=[ord("a"), *b"".join(written[:cut])]))
+    assert "".join(pieces_of(window_tokenizer(), output, prompt=prompt)) == piece_like
+
+
+@pytest.mark.parametrize("rest", [b"\xa8!", b"!", b"\xa8", b""])
+def test_tkz_10_bytes_of_another_decoder_cross_the_seam_too(rest: bytes) -> None:
+    inner = byte_tokenizer()._tokenizer
+    inner.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip("~", 0, 1)])
+    tokenizer = Tokenizer(inner, SPECIAL_TOKENS)
+    assert not tokenizer.has_token_bytes
+    expected = "".join(pieces_of(byte_tokenizer(), rest, prompt=[97, 0xE9, 0x9B]))
+    assert "".join(pieces_of(tokenizer, rest, prompt=[97, 0xE9, 0x9B])) == expected
 
 
 @settings(deadline=None)
