@@ -46,6 +46,8 @@ class Scheduler:
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         self.options = options or SchedulerOptions()
+        self.numerics_seen: set[str | None] = set()  # of all workers that were in session
+        self.first_join_time: float | None = None
         self.length_limit = LengthLimit(self.options.grace_seconds)
         self.replicas: list[Replica] = []
         self.waiting = WaitingQueue()
@@ -70,6 +72,9 @@ class Scheduler:
         """Take a worker in."""
         replica = Replica(description, self.options)
         self.replicas.append(replica)
+        self.numerics_seen.add(description.numerics_id)
+        if self.first_join_time is None:
+            self.first_join_time = now
         self._workers_changed(now)
         for other in self.replicas:
             if other.draining:

@@ -34,6 +34,7 @@ class _Bucket:
 
     stranded_since: float | None  # since when no worker in session can take them; None: some can
     entered: dict[Sequence, float] = field(default_factory=dict)  # in order of time
+    num_tokens: int = 0  # known tokens of all
 
     def ends(self, grace_seconds: float) -> Iterator[tuple[float, Sequence]]:
         """When each sequence has waited long enough for a worker, soonest first."""
@@ -78,6 +79,20 @@ class WaitingQueue:
         """Sequences that no worker in session can take."""
         return sum(len(bucket.entered) for bucket in self._buckets.values() if bucket.stranded_since is not None)
 
+    @property
+    def num_stranded_tokens(self) -> int:
+        """Known tokens of sequences that no worker in session can take."""
+        return sum(bucket.num_tokens for bucket in self._buckets.values() if bucket.stranded_since is not None)
+
+    @property
+    def numerics_ids(self) -> set[str | None]:
+        """Under which somebody waits."""
+        return {numerics_id for numerics_id, _ in self._buckets}
+
+    def has_worker(self, numerics_id: str | None) -> bool:
+        """Whether a worker in session has a numerics id."""
+        return numerics_id in self._live
+
     def push(self, sequence: Sequence, now: float) -> None:
         """Let a sequence wait."""
         self._enter(sequence, now, None, now)
@@ -94,9 +109,10 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Stop waiting."""
         key = self._key(sequence)
-        entered = self._buckets[key].entered
-        del entered[sequence]
-        if not entered:
+        bucket = self._buckets[key]
+        del bucket.entered[sequence]
+        bucket.num_tokens -= len(sequence.token_ids)
+        if not bucket.entered:
             del self._buckets[key]
         self.num_tokens -= len(sequence.token_ids)
         sequence.passed_at = None
@@ -242,6 +258,7 @@ class WaitingQueue:
             is_stranded = key[0] not in self._live or key[1]
             self._buckets[key] = _Bucket((now if stranded_since is None else stranded_since) if is_stranded else None)
         self._buckets[key].entered[sequence] = entered
+        self._buckets[key].num_tokens += len(sequence.token_ids)
 
     def tied_and_stranded(self) -> list[Sequence]:
         """Sequences tied to a numerics id that no worker in session has."""

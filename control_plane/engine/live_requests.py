@@ -18,6 +18,7 @@ from control_plane.engine.ports import (
     RequestAccepted,
     RequestFailed,
 )
+from control_plane.engine.queue_limits import QueueLimits
 from control_plane.engine.request import LiveRequest, begin
 from control_plane.engine.stats import EngineStats
 
@@ -31,7 +32,7 @@ class LiveRequests:
         self.draining = False
         self._scheduler = scheduler
         self._stats = stats
-        self._options = options
+        self._limits = QueueLimits(scheduler, options)
         self._requests: dict[str, LiveRequest] = {}
         self._generations: dict[Sequence, Generation] = {}
         self._outputs: list[Output] = []
@@ -63,7 +64,7 @@ class LiveRequests:
 
     def submit(self, spec: GenerationRequest, now: float) -> None:
         """Take a request in, or refuse it."""
-        refusal = self._refusal(spec)
+        refusal = self._refusal(spec, now)
         if refusal:
             self._tell_failed(refusal)
             return
@@ -87,28 +88,19 @@ class LiveRequests:
             self._tell_finished(generation, ending, now)
         self._close(live)
 
-    def _refusal(self, spec: GenerationRequest) -> RequestFailed | None:
+    def _refusal(self, spec: GenerationRequest, now: float) -> RequestFailed | None:
         if spec.request_id in self._requests:
             return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, f"request_id {spec.request_id!r} is live")
         if self.draining:
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, "server is draining")
         if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, too_long)
-        if overflow := self._overflow(spec):
+        if numerics_id := self._limits.unseen_numerics(spec, now):
+            message = f"no worker with numerics id {numerics_id!r} has been in session"
+            return RequestFailed(spec.request_id, Failure.UNAVAILABLE, message)
+        if overflow := self._limits.overflow(spec):
             retry = self._stats.retry_after_seconds
             return RequestFailed(spec.request_id, Failure.QUEUE_FULL, f"queue is full: {overflow}; retry in {retry:.1f} s", retry)
-        return None
-
-    def _overflow(self, spec: GenerationRequest) -> str | None:
-        """Why a request does not fit into the queue; into an empty one everything fits."""
-        waiting, options = self._scheduler.waiting, self._options
-        if not len(waiting):
-            return None
-        if len(waiting) + len(spec.choices) > options.max_queued_requests:
-            return f"{len(waiting)} sequences wait, {len(spec.choices)} would come, limit {options.max_queued_requests}"
-        num_tokens = sum(len(spec.prompt_token_ids) + len(choice.resumed_token_ids) for choice in spec.choices)
-        if waiting.num_tokens + num_tokens > options.max_queued_tokens:
-            return f"{waiting.num_tokens} tokens wait, {num_tokens} would come, limit {options.max_queued_tokens}"
         return None
 
     def _too_long(self, spec: GenerationRequest) -> str | None:

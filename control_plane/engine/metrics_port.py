@@ -67,6 +67,7 @@ class EngineGauges:
     num_waiting_for_worker: int = 0  # no worker in session can take them
     num_held: int = 0  # sequences that neither run nor wait, because their reader is slow
     num_waiting_tokens: int = 0  # known tokens of sequences that wait
+    num_stranded_tokens: int = 0  # those of them that no worker in session can take
     max_model_len: int = 0  # 0 until the first worker is in session
     retry_after_seconds: float = 0.1  # advice for who finds the queue full: how long requests have waited lately
     healthy: bool = True  # False after an unexpected error that no request could be blamed for, until a clean pass with no reset pending

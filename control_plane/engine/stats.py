@@ -91,6 +91,7 @@ def picture(scheduler: Scheduler, healthy: bool, retry_after_seconds: float = MI
         num_waiting_for_worker=num_stranded,
         num_held=scheduler.num_held,
         num_waiting_tokens=scheduler.waiting.num_tokens,
+        num_stranded_tokens=scheduler.waiting.num_stranded_tokens,
         max_model_len=scheduler.max_model_len or 0,
         retry_after_seconds=retry_after_seconds,
         healthy=healthy,

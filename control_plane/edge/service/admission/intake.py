@@ -27,7 +27,7 @@ class Intake:
         """Keep a place while a request is admitted; raises ResourceExhausted when the queue is full, or the loop too late."""
         self._lag.require_room()
         num_choices = (spec.resume.effective.n if spec.HasField("resume") else spec.n) or 1
-        self._require_place(num_choices)
+        self._require_place(num_choices, spec.HasField("resume"))
         self._num_coming += num_choices
         try:
             yield
@@ -38,14 +38,15 @@ class Intake:
         """Wait between two writes of a stream while the loop is late: requests that come need it too."""
         await self._lag.pace()
 
-    def _require_place(self, num_choices: int) -> None:
-        gauges, limits = self._gauges(), self._options
-        num_waiting = gauges.num_waiting_for_capacity + gauges.num_waiting_for_worker
+    def _require_place(self, num_choices: int, is_resume: bool) -> None:
+        gauges, (max_requests, max_tokens) = self._gauges(), self._options.queue_limits(is_resume)
+        # What has no worker is counted apart, as in the engine; whether this one has is not known yet.
+        num_waiting, num_tokens = gauges.num_waiting_for_capacity, gauges.num_waiting_tokens - gauges.num_stranded_tokens
         ahead = num_waiting + self._num_coming
-        if ahead and ahead + num_choices > limits.max_queued_requests:
-            self._refuse(f"{ahead} sequences wait or are about to, {num_choices} would come, limit {limits.max_queued_requests}", gauges)
-        if num_waiting and gauges.num_waiting_tokens >= limits.max_queued_tokens:
-            self._refuse(f"{gauges.num_waiting_tokens} tokens wait, limit {limits.max_queued_tokens}", gauges)
+        if ahead and ahead + num_choices > max_requests:
+            self._refuse(f"{ahead} sequences wait or are about to, {num_choices} would come, limit {max_requests}", gauges)
+        if num_waiting and num_tokens >= max_tokens:
+            self._refuse(f"{num_tokens} tokens wait, limit {max_tokens}", gauges)
 
     @staticmethod
     def _refuse(overflow: str, gauges: EngineGauges) -> None:
