@@ -72,12 +72,17 @@ class KVCacheManager:
         pools = self._pools[partition]
         if num_tokens < self._alignment or not self._has_first_page(pools, hashes):
             return self._misses[partition]
-        for group, pool in zip(self._groups, pools, strict=True):
+        runs: list[list[int] | None] = [None] * len(pools)  # of full groups
+        for index, group in enumerate(self._groups):
             if group.window_tokens is None:
-                num_tokens = self._match_from_start(group, pool, hashes, num_tokens)
+                runs[index] = run = self._match_from_start(group, pools[index], hashes, num_tokens)
+                num_tokens = min(num_tokens, len(run) * group.page_tokens)
         num_tokens = self._match_windows(pools, hashes, num_tokens)
-        tables = tuple(self._hit_table(group, pool, hashes, num_tokens) for group, pool in zip(self._groups, pools, strict=True))
-        return PrefixHit(partition, num_tokens, tables)
+        tables = [
+            self._window_table(group, pool, hashes, num_tokens) if run is None else run[: num_tokens // group.page_tokens]
+            for group, pool, run in zip(self._groups, pools, runs, strict=True)
+        ]
+        return PrefixHit(partition, num_tokens, tuple(map(tuple, tables)))
 
     def prefix_of(self, pages: PageTables, max_tokens: int) -> PrefixHit:
         """Longest part of a sequence's computed start, at most `max_tokens` tokens, with which another one of equal tokens can begin."""
@@ -265,13 +270,14 @@ class KVCacheManager:
         return first_full is None or pools[first_full].find(hashes.first(self._sizes[first_full], 1)[0]) is not None
 
     @staticmethod
-    def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> int:
-        """Tokens, at most `num_tokens`, whose pages a full group has without a gap; hashes about twice as many at most."""
-        num_pages, matched, end = num_tokens // group.page_tokens, 0, 0
-        while matched == end < num_pages:
-            end = min(2 * matched + 1, num_pages)
-            matched += len(pool.find_run(hashes.first(group.page_tokens, end)[matched:end]))
-        return matched * group.page_tokens
+    def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> list[int]:
+        """Pages of at most `num_tokens` tokens that a full group has without a gap; hashes about twice as many at most."""
+        num_pages, end = num_tokens // group.page_tokens, 0
+        run: list[int] = []
+        while len(run) == end < num_pages:
+            start, end = end, min(2 * end + 1, num_pages)
+            run += pool.find_run(hashes.first(group.page_tokens, end)[start:end])
+        return run
 
     def _match_windows(self, pools: Sequence[PagePool], hashes: PageHashes, num_tokens: int) -> int:
         """Tokens, at most `num_tokens`, with which pages of all groups end and before which no last window lacks a page."""
@@ -296,10 +302,10 @@ class KVCacheManager:
         return end * group.page_tokens
 
     @staticmethod
-    def _hit_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> tuple[int, ...]:
+    def _window_table(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> list[int]:
         end = num_tokens // group.page_tokens
         first = _first_entry(group, num_tokens)
-        return (NO_PAGE,) * first + tuple(pool.find_run(hashes.first(group.page_tokens, end)[first:end]))
+        return [NO_PAGE] * first + pool.find_run(hashes.first(group.page_tokens, end)[first:end])
 
     def _num_wanted(self, index: int, hit: PrefixHit, num_tokens: int) -> int:
         """Pages beside the hit that a group must have available for an admission."""
