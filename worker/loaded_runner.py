@@ -1,6 +1,7 @@
 """A model, its KV cache and its runner, ready to execute steps."""
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ import torch
 from kernels import ops
 from kernels.quantized import Quantizer
 from pypto_serving.process.start_up import StartUpError
-from pypto_serving.wire.fingerprint import fingerprint_model
+from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
 from worker.cache.kv_cache import KVCache
 from worker.cache.kv_pool import PoolDemand, size_pool
 from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.weights_hash import WeightsHash
 from worker.compile_log import compile_log
 from worker.config import WorkerConfig
 from worker.device import Device, select_device
@@ -29,6 +31,7 @@ from worker.step import CacheGroup
 
 _log = logging.getLogger(__name__)
 
+_MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -43,6 +46,7 @@ class LoadedRunner:
     numerics_id: str
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_bytes: int
+    weights_digest: Callable[[], str] = str  # empty until it is known
 
     def describe(self, incarnation: str, max_steps_in_flight: int, lease_seconds: float) -> WorkerDescription:
         """What a handshake says about a worker with this runner."""
@@ -58,6 +62,7 @@ class LoadedRunner:
             lease_seconds=lease_seconds,
             num_partitions=self.limits.num_partitions,
             cache_groups=self.cache_groups,
+            weights_digest=self.weights_digest,
         )
 
 
@@ -76,6 +81,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
+    weights_hash = WeightsHash(weight_files(config.model), min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
         max_model_len=model.description.max_model_len,
@@ -94,6 +100,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         numerics_id=model.numerics_id,
         cache_groups=cache.groups,
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
+        weights_digest=lambda: weights_hash.digest,
     )
 
 

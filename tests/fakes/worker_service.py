@@ -44,6 +44,7 @@ class FakeWorkerOptions:
     num_pages: int = 64
     num_groups: int = 1
     model_fingerprint: str = "model"
+    weights_digest: str = ""
     numerics_id: str = "fake"
     step_seconds: float = 0.0
     beat_seconds: float = 0.02
@@ -187,6 +188,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 resumed=is_resumed,
                 last_step_id=self._last_step_id,
                 model_fingerprint=options.model_fingerprint,
+                weights_digest=options.weights_digest,
                 numerics_id=options.numerics_id,
                 limits=worker_pb2.WorkerLimits(
                     vocab_size=options.vocab_size,

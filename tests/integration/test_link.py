@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -180,6 +181,26 @@ async def test_after_two_to_the_32_admissions_tokens_are_the_same(start_worker: 
         assert await _undisturbed(engine) == solo
         await engine.assert_comes_to_rest()
         assert engine.link_metrics.num_resets == 0
+
+
+async def test_a_worker_with_a_damaged_file_is_refused(
+    start_worker: StartWorker, tiny_checkpoint: TinyCheckpoint, tmp_path: Path, cleanup: AsyncExitStack
+) -> None:
+    sound = await start_worker()
+    shutil.copytree(tiny_checkpoint("llama"), tmp_path / "model")
+    weights = bytearray((tmp_path / "model" / "model.safetensors").read_bytes())
+    weights[-300] ^= 1
+    (tmp_path / "model" / "model.safetensors").write_bytes(weights)
+    damaged = ServedWorker(tmp_path / "model", "--num-pages", "100")
+    assert damaged.fingerprint == sound.fingerprint
+    await damaged.start("damaged")
+    cleanup.push_async_callback(damaged.stop)
+    async with _engine(sound.address, worker=sound) as engine:
+        await until(lambda: engine.num_workers == 1)
+        await asyncio.sleep(0.5)  # a progress frame tells
+        engine.registry.announce(damaged.address, "damaged")
+        await until(lambda: "weights_digest is" in engine.registry.states()[1].trouble)
+        assert engine.num_workers == 1
 
 
 async def test_a_takeover_costs_the_first_control_plane_nothing_but_time(start_worker: StartWorker) -> None:

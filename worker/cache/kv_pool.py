@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.contract import MAX_PAGES
 from worker.cache.kv_cache import CacheGroupSpec
 
 # The rest is for weights that are still to be touched, activations, and whatever else runs on the machine.
@@ -30,9 +31,12 @@ def size_pool(specs: Sequence[CacheGroupSpec], demand: PoolDemand, free_bytes: i
     wanted_bytes = sum(pages * spec.page_bytes for pages, spec in zip(wanted, specs, strict=True)) * demand.num_partitions
     if num_pages is not None and wanted_bytes > free_bytes:
         raise StartUpError(f"--num-pages {num_pages} takes {wanted_bytes:,} bytes; {free_bytes:,} bytes are free")
+    wanted_in_all = sum(wanted) * demand.num_partitions
+    if num_pages is not None and wanted_in_all > MAX_PAGES:
+        raise StartUpError(f"--num-pages {num_pages} makes {wanted_in_all} pages, a worker may have {MAX_PAGES}")
     if num_pages is not None:
         return tuple(wanted)
-    share = min(1.0, free_bytes * _SHARE_OF_FREE_MEMORY / wanted_bytes)
+    share = min(1.0, free_bytes * _SHARE_OF_FREE_MEMORY / wanted_bytes, MAX_PAGES / wanted_in_all)
     pages = tuple(int(share * pages) for pages in wanted)
     if min(pages) < 1:
         page_bytes = sum(spec.page_bytes for spec in specs)

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from worker.step import StepInput, StepOutput
 _log = logging.getLogger(__name__)
 
 _WINDOW_NS = 60_000_000_000
+_COMPILER = "/pypto/frontend/"  # where PyPTO's kernels are compiled, at their first call with a new shape
 
 T = TypeVar("T")
 PendingT = TypeVar("PendingT", bound="Pending")
@@ -158,6 +160,16 @@ class DeviceThread:
     def busy(self) -> bool:
         """Whether steps or resets wait or are being executed."""
         return self._num_submitted != self._num_finished
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the thread is in the compiler of a kernel, as its stack says: the kernels themselves tell nobody."""
+        frame = sys._current_frames().get(self._thread.ident or 0) if self.busy else None
+        while frame is not None:
+            if frame.f_code.co_name == "compile" and _COMPILER in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
 
     async def call(self, job: Callable[[], T]) -> T:
         """Run `job` on the device thread and return or raise what it does."""

@@ -252,6 +252,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 busy=self._device.busy,
                 slowest_unit_us=self._progress.slowest_unit_us,
                 draining=self._draining,
+                compiling=self._device.is_compiling,
+                weights_digest=self._description.weights_digest(),
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 

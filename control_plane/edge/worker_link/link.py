@@ -6,13 +6,14 @@ import enum
 import logging
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Protocol
 
 from control_plane.edge.worker_link.connection.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.requests import heartbeat_frame
-from control_plane.edge.worker_link.frames.welcome import describe
+from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
 from control_plane.edge.worker_link.session import Surroundings, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
@@ -44,6 +45,19 @@ class LinkState:
     trouble: str  # what is wrong; empty in session
 
 
+class Peers(Protocol):
+    """The other links of a control plane."""
+
+    def address_in_session(self, incarnation: str) -> str | None:
+        """The address at which a worker is in session."""
+
+    def check_pages(self, address: str, num_pages: int) -> None:
+        """Raise LinkBroken when a worker's pages are too many beside those in session."""
+
+    def check_weights(self, address: str, digest: str) -> None:
+        """Raise LinkBroken when those in session have other weights than a worker."""
+
+
 class WorkerLink:
     """One task per worker, on the engine's event loop: `run`.
 
@@ -52,14 +66,13 @@ class WorkerLink:
         +--lost: refused, another incarnation, hang, lease--+
     """
 
-    def __init__(
-        self, address: str, settings: LinkSettings, surroundings: Surroundings, address_in_session: Callable[[str], str | None]
-    ) -> None:
+    def __init__(self, address: str, settings: LinkSettings, surroundings: Surroundings, peers: Peers) -> None:
         self.address = address
         self.incarnation = ""  # that of the last Welcome or announcement
         self._settings = settings
         self._surroundings = surroundings
-        self._address_in_session = address_in_session
+        self._peers = peers
+        self.weights_digest = ""  # of the worker in session
         self._session: WorkerSession | None = None
         self._stream: FrameStream | None = None
         self._stuck: tuple[str, int] | None = None  # incarnation and progress of a worker that hung
@@ -151,7 +164,7 @@ class WorkerLink:
             raise LinkBroken(f"silent for {session.watchdog.max_silence_seconds:.1f} s", is_final=True) from None
 
     def _require_alone(self, incarnation: str) -> None:
-        other = self._address_in_session(incarnation)
+        other = self._peers.address_in_session(incarnation)
         if other is not None and other != self.address:
             raise LinkBroken(f"the same worker is in session as {other}", is_refusal=True)
 
@@ -204,6 +217,9 @@ class WorkerLink:
         if welcome.model_fingerprint != self._settings.model_fingerprint:
             raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._settings.model_fingerprint!r}")
         description = describe(self.address, welcome)
+        self._peers.check_pages(self.address, num_pages_of(description))
+        self.weights_digest = ""
+        self._take_weights(welcome.weights_digest)
         watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds, self._settings.max_hang_seconds)
         session = WorkerSession(description, watchdog, self._trust, self._surroundings)
         self._session = session
@@ -216,7 +232,15 @@ class WorkerLink:
 
     async def _read(self, stream: FrameStream, session: WorkerSession) -> None:
         while True:
-            session.take(await stream.receive())
+            frame = await stream.receive()
+            self._take_weights(frame.progress.weights_digest)
+            session.take(frame)
+
+    def _take_weights(self, digest: str) -> None:
+        """Note what the weights of the worker are; raises LinkBroken when others in session have different ones."""
+        if digest and digest != self.weights_digest:
+            self._peers.check_weights(self.address, digest)
+            self.weights_digest = digest
 
     async def _watch(self, stream: FrameStream, session: WorkerSession) -> None:
         """Beat, and raise LinkBroken when the worker does not move."""

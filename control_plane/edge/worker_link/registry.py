@@ -4,15 +4,20 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from control_plane.edge.worker_link.connection.stream import LinkBroken
+from control_plane.edge.worker_link.frames.welcome import num_pages_of
 from control_plane.edge.worker_link.link import LinkState, WorkerLink
 from control_plane.edge.worker_link.session import Surroundings
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.address import split_address
+from pypto_serving.wire.contract import MAX_NAME_LENGTH
 
 logger = logging.getLogger(__name__)
 
 #: Announcements are taken from anybody who reaches the port.
 _MAX_ANNOUNCED = 1024
+#: Books of some 64 bytes are kept on every page: a GiB at most.
+_MAX_PAGES_IN_ALL = 2**24
 
 
 class TooManyWorkers(Exception):
@@ -73,7 +78,7 @@ class WorkerRegistry:
         return [link.state() for link in self._links.values()]
 
     def _add(self, address: str, incarnation: str = "") -> None:
-        link = WorkerLink(address, self._settings, self._surroundings, self._address_in_session)
+        link = WorkerLink(address, self._settings, self._surroundings, self)
         link.incarnation = incarnation
         self._links[address] = link
         self._tasks[address] = asyncio.get_running_loop().create_task(self._supervise(link), name=f"worker link {address}")
@@ -88,11 +93,27 @@ class WorkerRegistry:
                 link.lose(f"internal error: {error}")
                 await asyncio.sleep(self._settings.refused.max_seconds)
 
-    def _address_in_session(self, incarnation: str) -> str | None:
+    def address_in_session(self, incarnation: str) -> str | None:
+        """See Peers."""
         for link in self._links.values():
             if link.session and link.session.description.incarnation == incarnation:
                 return link.address
         return None
+
+    def check_pages(self, address: str, num_pages: int) -> None:
+        """See Peers."""
+        others = [link.session.description for link in self._links.values() if link.session and link.address != address]
+        total = num_pages + sum(map(num_pages_of, others))
+        if total > _MAX_PAGES_IN_ALL:
+            raise LinkBroken(f"the workers would have {total} pages in all, limit {_MAX_PAGES_IN_ALL}", is_refusal=True)
+
+    def check_weights(self, address: str, digest: str) -> None:
+        """See Peers."""
+        for other in self._links.values():
+            if other.session and other.address != address and other.weights_digest not in ("", digest):
+                digests = f"weights_digest is {digest[:MAX_NAME_LENGTH]!r}, that of {other.address} in session is {other.weights_digest!r}"
+                advice = "the files of one of them are damaged; compare what sha256sum says of them"
+                raise LinkBroken(f"{digests}: {advice}", is_refusal=True)
 
     def _forget_later(self, address: str) -> None:
         loop = asyncio.get_running_loop()

@@ -235,7 +235,7 @@ class WorkerSession:
         self._events.digest_mismatch(self, step_id)
 
     def _take_progress(self, progress: worker_pb2.Progress) -> None:
-        self._watchdog.progressed(progress.progress, progress.slowest_unit_us)
+        self._watchdog.progressed(progress.progress, progress.slowest_unit_us, progress.compiling)
         if not self._is_joined and progress.progress != self._stuck_at:
             self._join()
         if progress.draining and self._is_joined and not self._is_draining:

@@ -15,7 +15,7 @@ MAX_NAME_LENGTH = 256
 
 #: Bounds of what a worker may say of itself; the control plane keeps books on every lane and page.
 MAX_LANES = 65_536
-MAX_PAGES = 2**24  # over all cache groups and partitions
+MAX_PAGES = 2**21  # over all cache groups and partitions
 MAX_CACHE_GROUPS = 64
 MAX_VOCAB_SIZE = 2**24
 MIN_LEASE_SECONDS = 0.1

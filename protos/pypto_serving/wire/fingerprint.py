@@ -23,7 +23,7 @@ def fingerprint_model(directory: Path) -> str:
     Raises OSError when a file can not be read, and ValueError naming the file when it is no safetensors file, or no index of some.
     """
     digest = hashlib.sha256((directory / "config.json").read_bytes())
-    for path in _weight_files(directory):
+    for path in weight_files(directory):
         digest.update(path.stat().st_size.to_bytes(8, "little"))
         with path.open("rb") as file:
             try:
@@ -34,7 +34,8 @@ def fingerprint_model(directory: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files that belong to the model in `directory`; raises as `fingerprint_model`."""
     index = directory / "model.safetensors.index.json"
     if not index.exists():
         return [directory / "model.safetensors"]

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -249,3 +250,21 @@ async def test_reset_drops_a_step_that_is_pending(device: DeviceThread, listener
     streaming.ready[1].set(), streaming.ready[2].set()
     done = await listener.next()
     assert (done.era, done.step_id, done.error) == (1, 2, "") and not device.busy
+
+
+@pytest.mark.parametrize(("file", "compiles"), [("/lib/pypto/frontend/parser/entry.py", True), ("/lib/other/entry.py", False)])
+async def test_a_kernel_that_is_being_compiled_is_seen(
+    device: DeviceThread, runner: FakeRunner, listener: Listener, file: str, compiles: bool
+) -> None:
+    compiler: dict[str, Any] = {"gate": runner.gate, "entered": runner.entered}
+    exec(compile("def compile():\n entered.set()\n gate.wait(30)", file, "exec"), compiler)
+    launch = runner.launch
+    runner.launch = lambda step: compiler["compile"]() or launch(step)  # type: ignore[method-assign]
+    runner.gate.clear()
+    assert not device.is_compiling
+    device.submit(StepInput(1))
+    assert await asyncio.to_thread(runner.entered.wait, 30)
+    assert device.is_compiling == compiles
+    runner.gate.set()
+    await listener.next()
+    assert not device.is_compiling

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -213,5 +214,8 @@ def test_failure_carries_its_step_and_message() -> None:
 
 
 def test_window_is_told_only_for_sliding_groups() -> None:
-    full, sliding = encode_welcome(WORKER, protocol_version=1, epoch=1, resumed=False, last_step_id=0).cache_groups
+    worker = replace(WORKER, weights_digest=lambda: "d")
+    welcome = encode_welcome(worker, protocol_version=1, epoch=1, resumed=False, last_step_id=0)
+    assert (welcome.weights_digest, welcome.protocol_version) == ("d", 1)
+    full, sliding = welcome.cache_groups
     assert not full.HasField("window_tokens") and sliding.window_tokens == 20

@@ -1,5 +1,6 @@
 """What a worker says of itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.step import CacheGroup
@@ -20,3 +21,4 @@ class WorkerDescription:
     lease_seconds: float
     num_partitions: int
     cache_groups: tuple[CacheGroup, ...]
+    weights_digest: Callable[[], str] = str  # empty until it is known

@@ -40,6 +40,7 @@ def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int,
         resumed=resumed,
         last_step_id=last_step_id,
         model_fingerprint=worker.model_fingerprint,
+        weights_digest=worker.weights_digest(),
         numerics_id=worker.numerics_id,
         limits=pb.WorkerLimits(
             vocab_size=worker.vocab_size,

@@ -38,9 +38,10 @@ def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
     _require_between("number of cache_groups", len(welcome.cache_groups), 1, MAX_CACHE_GROUPS)
     for field in ("incarnation", "model_fingerprint", "numerics_id"):
         _require_name(field, getattr(welcome, field))
+    if welcome.weights_digest:
+        _require_name("weights_digest", welcome.weights_digest)
     groups = tuple(_cache_group(group) for group in welcome.cache_groups)
-    _require_between("number of pages", limits.num_partitions * sum(group.num_pages for group in groups), 1, MAX_PAGES)
-    return WorkerDescription(
+    description = WorkerDescription(
         address=address,
         incarnation=welcome.incarnation,
         epoch=welcome.epoch,
@@ -54,6 +55,13 @@ def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
         num_partitions=limits.num_partitions,
         cache_groups=groups,
     )
+    _require_between("number of pages", num_pages_of(description), 1, MAX_PAGES)
+    return description
+
+
+def num_pages_of(worker: WorkerDescription) -> int:
+    """Pages of all cache groups and partitions."""
+    return worker.num_partitions * sum(group.num_pages for group in worker.cache_groups)
 
 
 def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:

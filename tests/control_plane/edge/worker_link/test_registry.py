@@ -5,7 +5,7 @@ import logging
 
 import grpc
 import pytest
-from fakes.worker_service import FakeWorkerOptions
+from fakes.worker_service import FakeWorkerOptions, Tamper
 
 from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkPhase
@@ -149,3 +149,50 @@ async def test_an_announcement_during_a_dial_cuts_the_pause_after_it_short(make_
         for _ in range(3):
             await connections.get()
     server.close()
+
+
+async def test_a_worker_whose_weights_differ_in_a_bit_is_refused_while_another_is_there(start_worker, make_registry, events):
+    first = await start_worker(FakeWorkerOptions(weights_digest="a" * 64))
+    registry = make_registry(first.address)
+    await events.expect("worker_joined")
+    other = await start_worker(FakeWorkerOptions(name="other", weights_digest="b" * 64))
+    older = await start_worker(FakeWorkerOptions(name="older"))  # does not say
+    registry.announce(other.address, "other-1")
+    registry.announce(older.address, "older-1")
+    assert (await events.expect("worker_joined")).worker.description.address == older.address
+    await _until(lambda: registry.states()[1].phase is LinkPhase.REFUSED)
+    assert f"weights_digest is {'b' * 64!r}, that of {first.address} in session is {'a' * 64!r}" in registry.states()[1].trouble
+    await first.kill()
+    await events.expect("worker_lost")
+    assert (await events.expect("worker_joined")).worker.description.address == other.address
+
+
+async def test_the_pages_of_all_workers_are_bounded(start_worker, make_registry, events):
+    workers = [await start_worker(FakeWorkerOptions(name=f"worker {number}", num_pages=2**21)) for number in range(9)]
+    registry = make_registry(*(worker.address for worker in workers))
+    for _ in range(8):
+        await events.expect("worker_joined")
+    await _until(lambda: [state.phase for state in registry.states()].count(LinkPhase.REFUSED) == 1)
+    (trouble,) = {state.trouble for state in registry.states()} - {""}
+    assert trouble == "the workers would have 18874368 pages in all, limit 16777216"
+
+
+async def test_weights_that_turn_out_to_differ_end_a_session(start_worker, make_registry, events):
+    workers = [await start_worker(FakeWorkerOptions(name=name)) for name in ("first", "second")]
+    registry = make_registry(*(worker.address for worker in workers))
+    joined = [(await events.expect("worker_joined")).worker for _ in workers]
+
+    def tell(digest: str) -> Tamper:
+        def tell_progress(frame: worker_pb2.ExecuteResponse) -> list[worker_pb2.ExecuteResponse]:
+            if frame.HasField("progress"):
+                frame.progress.weights_digest = digest
+            return [frame]
+
+        return tell_progress
+
+    workers[0].tamper = tell("a")
+    await asyncio.sleep(0.1)
+    workers[1].tamper = tell("b")
+    lost = await events.expect("worker_lost")
+    assert "weights_digest is 'b'" in lost.detail and lost.worker.description.address == workers[1].address
+    assert lost.worker in joined and registry.states()[0].phase is LinkPhase.IN_SESSION

@@ -67,3 +67,18 @@ def test_pauses_grow_to_their_limit():
     assert 0.015 <= backoff.pause(1) <= 0.02
     assert 0.03 <= backoff.pause(2) <= 0.04
     assert 0.75 <= backoff.pause(10_000) <= 1.0
+
+
+def test_a_kernel_that_is_being_compiled_is_no_hang_for_ten_minutes():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
+    watchdog.progressed(1, slowest_unit_us=0, is_compiling=True)
+    seconds, verdict = _ticks_until_verdict(watchdog, has_work=True, limit=3000)
+    assert seconds == pytest.approx(603, abs=1) and verdict.startswith("hangs")
+
+
+def test_what_hangs_after_a_compilation_is_noticed_as_soon_as_ever():
+    watchdog = Watchdog(lease_seconds=10, min_hang_seconds=3, max_hang_seconds=60)
+    watchdog.progressed(1, slowest_unit_us=0, is_compiling=True)
+    assert _ticks_until_verdict(watchdog, has_work=True, limit=100)[1] is None
+    watchdog.progressed(1, slowest_unit_us=0)
+    assert _ticks_until_verdict(watchdog, has_work=True)[0] == pytest.approx(3, abs=0.4)

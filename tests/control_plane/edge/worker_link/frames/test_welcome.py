@@ -48,9 +48,9 @@ def test_empty_cache_group_is_refused_by_name(field):
 
 def test_more_pages_than_books_can_be_kept_on_are_refused():
     welcome = _welcome()
-    welcome.cache_groups[0].num_pages = 2**20
-    welcome.limits.num_partitions = 17
-    with pytest.raises(FrameError, match="number of pages is 17825792, must be from 1 to 16777216"):
+    welcome.cache_groups[0].num_pages = 2**18
+    welcome.limits.num_partitions = 9
+    with pytest.raises(FrameError, match="number of pages is 2359296, must be from 1 to 2097152"):
         describe("host:1", welcome)
 
 
