@@ -5,6 +5,7 @@ from fakes.engine_worker import describe
 from fakes.lane_admission import admission
 from fakes.worker_lanes import FakeLanes, count_up
 
+from control_plane.core.packed_logprobs import PackedLogprobs
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneChunk, LaneError, Step, TokenLogprob
 from control_plane.edge.worker_link.frames.frame_error import FrameError
@@ -59,6 +60,7 @@ def test_a_right_result_is_taken():
     assert (result.lanes, result.generations, result.token_ids) == ([0, 1], [1, 1], [6, 6])
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
     assert result.logprobs == {1: TokenLogprob(6, -1.0, ((7, -1.0),))}
+    assert isinstance(result.prompt_logprobs[0].entries, PackedLogprobs)  # a prompt may have a million of them
     assert tuple(result.prompt_logprobs[0].entries) == (TokenLogprob(6, -1.0, ((3, -0.5),)), TokenLogprob(7, -2.0, ((4, -0.5),)))
 
 
