@@ -11,6 +11,7 @@ import torch
 from checkpoints import TinyCheckpoint
 from engine_runs import Ask, Crowd, Outcome, RealBench, load_on
 
+from kernels.quantized import Quantizer
 from worker.models import Model, Placement, load_model
 
 pytestmark = pytest.mark.slow
@@ -71,16 +72,18 @@ async def _solo(model: Model, asks: Iterable[Ask]) -> dict[int, Outcome]:
     return {ask.seed: (await RealBench(model).generate([ask]))[ask.seed] for ask in asks}
 
 
-def _subject(directory: Path, dtype: str, asks: Iterable[Ask], streams: bool = False) -> Subject:
-    placement = Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE)
+def _subject(directory: Path, dtype: str, asks: Iterable[Ask], streams: bool = False, quantize: str = "") -> Subject:
+    quantizer = Quantizer.parse(quantize) if quantize else None
+    placement = Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE, quantizer=quantizer)
     model, twin = (load_model(directory, placement) for _ in range(2))
     return Subject(model, twin, asyncio.run(_solo(model, asks)), streams)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 on a stream"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 on a stream", "bfloat16 in int8"])
 def subject(request: pytest.FixtureRequest, tiny_checkpoint: TinyCheckpoint) -> Subject:
-    dtype, _, on_stream = request.param.partition(" ")
-    return _subject(tiny_checkpoint("qwen3", dtype, intermediate_size=1536), dtype, _ASKS, bool(on_stream))
+    dtype, _, way = request.param.partition(" ")
+    directory = tiny_checkpoint("qwen3", dtype, intermediate_size=1536)
+    return _subject(directory, dtype, _ASKS, way == "on a stream", way.removeprefix("in ") if way.startswith("in ") else "")
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
