@@ -36,6 +36,10 @@ def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any], acc
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
+def _no_shapes(*_: Any) -> Any:
+    raise NotImplementedError("run when a model is loaded, never traced")
+
+
 _rms_norm = _define(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     norm.rms_norm,
@@ -125,6 +129,10 @@ _int4_linear = _define(
     quantized.int4_linear,
     lambda x, panels, scales, zeros, bias, width, dtype: x.new_empty(x.shape[0], width, dtype=dtype),
 )
+_quantize_int8 = _define("quantize_int8(Tensor weight) -> (Tensor, Tensor)", quantized.quantize_int8, _no_shapes)
+_quantize_int4 = _define("quantize_int4(Tensor weight, int group) -> (Tensor, Tensor, Tensor)", quantized.quantize_int4, _no_shapes)
+_pack_int8 = _define("pack_int8(Tensor levels) -> (Tensor, Tensor)", quantized.pack_int8, _no_shapes)
+_pack_int4 = _define("pack_int4(Tensor levels) -> Tensor", quantized.pack_int4, _no_shapes)
 
 
 def qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
@@ -261,6 +269,32 @@ def int4_linear(  # noqa: PLR0913, PLR0917 - what a weight is made of
     A row is quantized to 8 bits group by group, by the largest magnitude of each; the groups of a sum are added in fp32 in their order.
     """
     return _int4_linear(x, panels, scales, zeros, bias, width, dtype)  # type: ignore[no-any-return]
+
+
+def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [N, K] -> levels [N, K] int8 and scales [N] fp32, symmetric: the largest magnitude of an output becomes 127."""
+    return _quantize_int8(weight)  # type: ignore[no-any-return]
+
+
+def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """weight [N, K] -> levels [N, K] uint8 in 0 .. 15, scales [N, K / group] bfloat16 and zero points uint8; K % group == 0.
+
+    The range of a group, with zero in it, becomes 0 .. 15.
+    """
+    return _quantize_int4(weight, group)  # type: ignore[no-any-return]
+
+
+def pack_int8(levels: Tensor) -> tuple[Tensor, Tensor]:
+    """levels [N, K] int8 -> panels [N / 32, K / 4, 32, 4], N rounded up to 32 and K to 64; and 128 times the sum of each output's."""
+    return _pack_int8(levels)  # type: ignore[no-any-return]
+
+
+def pack_int4(levels: Tensor) -> Tensor:
+    """levels [N, K] uint8 in 0 .. 15, K % 8 == 0 -> panels [N / 32, K / 8, 32, 4], N rounded up.
+
+    Of eight neighbouring inputs the first four are in the low halves of four bytes, the others in the high ones.
+    """
+    return _pack_int4(levels)  # type: ignore[no-any-return]
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

@@ -9,10 +9,7 @@ from torch import Tensor
 from kernels import ops
 from kernels.cpu import products
 from kernels.reference.moe import apply_experts
-from kernels.reference.quantized import pack_int4, pack_int8, pack_scales
-
-_INT8_LEVELS = 127
-_LEAST_SCALE = 1e-30
+from kernels.reference.quantized import pack_scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,9 @@ class Quantizer:
 
     def __call__(self, weight: Tensor) -> QuantizedWeight:
         """weight [N, K], with K % group == 0 for 4 bits."""
-        return quantize_int8(weight) if self.bits == 8 else quantize_int4(weight, self.group)
+        if self.bits == 8:
+            return Int8Weight(*ops.quantize_int8(weight))
+        return Int4Weight(*ops.quantize_int4(weight, self.group))
 
 
 def stack_weights(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
@@ -104,9 +103,8 @@ class _Int8:
     __slots__ = ("_bias", "_brgemm", "_offsets", "_panels", "_scales")
 
     def __init__(self, weight: Int8Weight, bias: Tensor | None) -> None:
-        self._panels = pack_int8(weight.levels)
+        self._panels, self._offsets = ops.pack_int8(weight.levels.contiguous())
         self._scales = weight.scales.float().contiguous()
-        self._offsets = 128 * self._panels.sum((1, 3), dtype=torch.int32).flatten()
         self._bias = bias
         self._brgemm = products.brgemm_kernel(torch.uint8) is not None
 
@@ -122,7 +120,7 @@ class _Int4:
 
     def __init__(self, weight: Int4Weight, bias: Tensor | None) -> None:
         self._width = weight.levels.shape[0]
-        self._panels = pack_int4(weight.levels)
+        self._panels = ops.pack_int4(weight.levels.contiguous())
         self._scales = pack_scales(weight.scales)
         self._zeros = None if weight.zeros is None else pack_scales(weight.zeros)
         self._bias = bias
@@ -146,20 +144,3 @@ class QuantizedExperts:
 
     def _expert(self, index: int, rows: Tensor) -> Tensor:
         return self._downs[index](self._gate_ups[index](rows))
-
-
-def quantize_int8(weight: Tensor) -> Int8Weight:
-    """weight [N, K], symmetric with one scale per output: the largest magnitude becomes 127."""
-    weight = weight.float()
-    scales = (weight.abs().amax(1) / _INT8_LEVELS).clamp_min(_LEAST_SCALE)
-    return Int8Weight(torch.round(weight / scales[:, None]).to(torch.int8), scales)
-
-
-def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
-    """weight [N, K] with a scale and a zero point for every `group` inputs, K % group == 0: its range becomes 0 .. 15."""
-    groups = weight.float().view(weight.shape[0], -1, group)
-    low, high = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
-    scales = ((high - low) / 15).clamp_min(_LEAST_SCALE).to(torch.bfloat16)
-    zeros = torch.round(-low / scales.float()).clamp(0, 15)
-    levels = torch.round(groups / scales.float()[:, :, None] + zeros[:, :, None]).clamp(0, 15)
-    return Int4Weight(levels.to(torch.uint8).flatten(1), scales, zeros.to(torch.uint8))

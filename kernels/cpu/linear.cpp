@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "linear.h"
+#include "pack.h"
 
 namespace pypto_serving {
 namespace {
@@ -30,12 +31,10 @@ at::Tensor allocate_panels(at::IntArrayRef sizes, const at::TensorOptions& optio
 template <typename T>
 void pack_panel(const T* const (&outputs)[kPanel], int64_t depth, int64_t padded, T* panel) {
   constexpr int64_t kPer = kPanelPerWord<T>;
-  for (int64_t first = 0; first < padded; first += kPer)
-    for (int64_t c = 0; c < kPanel; ++c, panel += kPer) {
-      uint32_t word = 0;
-      if (outputs[c] && first < depth) std::memcpy(&word, outputs[c] + first, std::min(kPer, depth - first) * sizeof(T));
-      std::memcpy(static_cast<void*>(panel), &word, sizeof(word));
-    }
+  lay_side_by_side(padded / kPer, panel, [&](int64_t c, int64_t word) {
+    const int64_t first = word * kPer;
+    return load_first(outputs[c] ? outputs[c] + first : nullptr, outputs[c] ? (depth - first) * static_cast<int64_t>(sizeof(T)) : 0);
+  });
 }
 
 // weight [.., N, K] -> panels [.., P, K' / w, 32, w]. With `gated` the N rows are gates and as many ups, and a panel has 16 of each.

@@ -52,11 +52,28 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(x * torch.where(top > _LEAST, _LEVELS / top, 0.0)), top / _LEVELS
 
 
-def pack_int8(levels: Tensor) -> Tensor:
-    """levels [N, K] int8 -> panels [N / 32, K / 4, 32, 4], N rounded up to 32 and K to 64; what is added is zero."""
-    num_rows, depth = levels.shape
-    padded = F.pad(levels, (0, -depth % _TILE, 0, -num_rows % PANEL))
-    return padded.view(-1, PANEL, padded.shape[1] // _QUAD, _QUAD).transpose(1, 2).contiguous()
+def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """See ops.quantize_int8."""
+    weight = weight.float()
+    scales = (weight.abs().amax(1) / _LEVELS).clamp_min(_LEAST)
+    return torch.round(weight / scales[:, None]).to(torch.int8), scales
+
+
+def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See ops.quantize_int4."""
+    groups = weight.float().view(weight.shape[0], -1, group)
+    low, high = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
+    scales = ((high - low) / 15).clamp_min(_LEAST).to(torch.bfloat16)
+    zeros = torch.round(-low / scales.float()).clamp(0, 15)
+    levels = torch.round((groups / scales.float()[:, :, None] + zeros[:, :, None]).clamp(0, 15))
+    return levels.to(torch.uint8).flatten(1), scales, zeros.to(torch.uint8)
+
+
+def pack_int8(levels: Tensor) -> tuple[Tensor, Tensor]:
+    """See ops.pack_int8."""
+    padded = F.pad(levels, (0, -levels.shape[1] % _TILE, 0, -levels.shape[0] % PANEL))
+    panels = padded.view(-1, PANEL, padded.shape[1] // _QUAD, _QUAD).transpose(1, 2).contiguous()
+    return panels, 128 * padded.sum(1, dtype=torch.int32)
 
 
 def unpack_int8(panels: Tensor) -> Tensor:
@@ -65,10 +82,7 @@ def unpack_int8(panels: Tensor) -> Tensor:
 
 
 def pack_int4(levels: Tensor) -> Tensor:
-    """levels [N, K] uint8 in 0 .. 15 with K % 8 == 0 -> panels [N / 32, K / 8, 32, 4] uint8, N rounded up.
-
-    Of eight neighbouring inputs the first four are in the low halves of four bytes, the others in the high ones.
-    """
+    """See ops.pack_int4."""
     padded = F.pad(levels, (0, 0, 0, -levels.shape[0] % PANEL)).view(-1, PANEL, levels.shape[1] // (2 * _QUAD), 2, _QUAD)
     return (padded[:, :, :, 0] | padded[:, :, :, 1] << 4).transpose(1, 2).contiguous()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import ops
-from kernels.quantized import Int4Weight, Int8Weight, QuantizedLinear, Quantizer, quantize_int4, quantize_int8, stack_weights
+from kernels.quantized import Int4Weight, Int8Weight, QuantizedLinear, Quantizer, stack_weights
 from kernels.reference import quantized as reference
 
 SHAPES = pytest.mark.parametrize(("outputs", "inputs"), [(96, 64), (100, 104), (33, 2048)])
@@ -17,12 +17,20 @@ GROUPS = pytest.mark.parametrize("group", [8, 104])
 def form(request, monkeypatch):
     """The form that layers run: the torch form, or what a CPU tensor is dispatched to."""
     if request.param == "reference":
-        names = ("int8_linear", "int8_embedding", "int4_linear")
+        names = ("int8_linear", "int8_embedding", "int4_linear", "quantize_int8", "quantize_int4", "pack_int8", "pack_int4")
         forms = SimpleNamespace(**{name: getattr(reference, name) for name in names}, swiglu=ops.swiglu)
         monkeypatch.setattr("kernels.quantized.ops", forms)
     elif ops.kernel_set() == "torch":
         pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
     return request.param
+
+
+def quantize_int8(weight):
+    return Quantizer(8)(weight)
+
+
+def quantize_int4(weight, group):
+    return Quantizer(4, group)(weight)
 
 
 def rounded_rows(x, group):
@@ -183,3 +191,15 @@ def test_parts_below_one_another_are_one_weight(random, name):
 @pytest.mark.parametrize(("name", "expected"), [("int8", "int8"), ("int4", "int4:32"), ("int4:128", "int4:128")])
 def test_quantizers_have_names(name, expected):
     assert Quantizer.parse(name).name == expected
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(96, 64), (33, 1048), (70, 136), (1, 8)])
+def test_forms_quantize_and_pack_alike(dtype, random, outputs, inputs):
+    weight = random(outputs, inputs)
+    for name, arguments in (("quantize_int8", ()), ("quantize_int4", (8,))):
+        made, expected = getattr(ops, name)(weight, *arguments), getattr(reference, name)(weight, *arguments)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(made, expected, strict=True)), name
+    levels, _ = ops.quantize_int8(weight)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(ops.pack_int8(levels), reference.pack_int8(levels), strict=True))
+    levels, *_ = ops.quantize_int4(weight, 8)
+    assert torch.equal(ops.pack_int4(levels), reference.pack_int4(levels))
