@@ -25,6 +25,7 @@ def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Place
     ends = _load_ends(weights, config)  # first: a matrix this large and its copy are to lie in memory while not much else does
     layers = _load_layers(weights, config)
     weights.refuse_unread()
+    checkpoint.close()
     return Decoder(config, placement, layers, ends, weights.quantization)
 
 
