@@ -111,14 +111,13 @@ class Load:
         self.scheduler = Scheduler(options)
         self.workers = [EchoWorker(num_pages, f"echo:{index}") for index in range(num_workers)]
         self.engine = Engine(self.scheduler, Discard(), Discard(), EngineOptions(max_queued_requests=10**9, max_queued_tokens=10**9))
-        for worker in self.workers:
+        for number, worker in enumerate(self.workers[:]):  # each is filled before the next one comes
             self.engine.worker_joined(worker)
-        for index in range(self.num_running + num_waiting):
-            self.submit(index, range(PROMPT_TOKENS - 1 if lockstep else PROMPT_TOKENS - 1 - index % 16))
-        for _ in range(20 * num_workers):
-            self.run_engine_pass()
-        while len(self.scheduler.waiting) > num_waiting:
-            self.run_engine_pass()
+            first, is_last = number * num_running, number + 1 == num_workers
+            for index in range(first, first + num_running + num_waiting * is_last):
+                self.submit(index, range(PROMPT_TOKENS - 1 if lockstep else PROMPT_TOKENS - 1 - index % 16))
+            for _ in range(20):
+                self.run_engine_pass()
         assert sum(len(replica.running) for replica in self.scheduler.replicas) == self.num_running
         assert len(self.scheduler.waiting) == num_waiting
 
@@ -177,11 +176,13 @@ def _request(index: int, prompt: Sequence[int]) -> GenerationRequest:
 
 
 def _busy_fleet() -> Load:
-    """A hundred full workers, one of which has a lane left, and prompts that lack pages everywhere."""
-    num_pages = NUM_RUNNING * 3 * PROMPT_TOKENS // PAGE_TOKENS
-    load = Load(0, num_pages=num_pages, num_running=NUM_RUNNING - 1, num_workers=NUM_WORKERS)
+    """Many workers with a lane left each, and prompts that lack pages everywhere."""
+    load = Load(0, num_pages=NUM_RUNNING * 2 * PROMPT_TOKENS // PAGE_TOKENS, num_workers=NUM_WORKERS)
+    for number in range(NUM_WORKERS):
+        load.engine.abort(f"r{number * NUM_RUNNING}")
+    load.num_running -= NUM_WORKERS
     for index in range(NUM_BURST):
-        load.engine.submit(_request(index, [*range(index, NUM_RUNNING * PROMPT_TOKENS // 4)]))
+        load.engine.submit(_request(-1 - index, range(index, BURST_TOKENS)))
     return load
 
 

@@ -51,10 +51,12 @@ class Placement:
         self._saved: dict[Sequence, Replica] = {}  # where pages are saved for whom
         self._builders: Mapping[Replica, StepBuilder] = {}
         self._closed: set[Replica] = set()
+        self.num_looks = 0  # at partitions of workers in this pass
 
     def begin(self, builders: "Mapping[Replica, StepBuilder]") -> None:
         """Begin a pass in which some workers take a step; nobody is placed where somebody was preempted."""
         self._builders = builders
+        self.num_looks = 0
         self._closed = {replica for replica, builder in builders.items() if builder.preempted}
         self._saved = {
             sequence: replica
@@ -77,6 +79,7 @@ class Placement:
             if builder:  # what runs in this step does not count any more, just as at those who sent theirs
                 load -= builder.num_scheduled_tokens
             for partition, num_placed in enumerate(replica.num_placed):
+                self.num_looks += 1
                 hit = replica.find_room(sequence, partition)
                 if hit is None:
                     continue

@@ -223,16 +223,17 @@ class Scheduler:
     def _admit(self, builders: dict[Replica, StepBuilder], now: float) -> None:
         """Place waiting sequences, in order; those that do not fit are overtaken, but not too often."""
         passed: list[Sequence] = []  # they do not fit now
-        num_looks = num_hashed = 0
+        num_hashed = 0
         self.waiting.recall(line for replica, builder in builders.items() for line in self._open_lines(replica, builder))
-        while len(passed) < _MAX_PASSED and num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS and self._any_open(builders):
+        while len(passed) < _MAX_PASSED and self._placement.num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS:
+            if not self._any_open(builders):
+                break
             sequence = self.waiting.candidate(0)
             if sequence is None:
                 break
             num_hashed -= sequence.hashes.num_tokens
             place = self._placement.find(sequence)
             num_hashed += sequence.hashes.num_tokens
-            num_looks += len(self.replicas)
             if place is None and self._placement.must_wait(sequence):
                 self.waiting.defer(sequence, SUSPECTS, 0)
                 continue
