@@ -250,11 +250,11 @@ class Scheduler:
             self._placement.save_pages(passed)
 
     def _any_open(self, builders: dict[Replica, StepBuilder]) -> bool:
-        return any(builder.budget and self._placement.is_open(replica) for replica, builder in builders.items())
+        return any(builder.has_room and self._placement.is_open(replica) for replica, builder in builders.items())
 
     @staticmethod
     def _open_lines(replica: Replica, builder: StepBuilder) -> Iterator[Line]:
-        if builder.budget and replica.takes_sequence:
+        if builder.has_room and replica.takes_sequence:
             yield SUSPECTS
             yield replica, False
             if builder.takes_long:

@@ -10,6 +10,9 @@ from control_plane.core.step_outcome import FailedSequence
 #: Prompts of many steps that one worker computes at the same time.
 _MAX_LONG = 2
 
+#: Tokens that sequences bring along into one step, 4 MiB on the wire: prompts that are cached cost no budget. One may be longer.
+_MAX_ADMITTED_TOKENS = 2**20
+
 
 class StepBuilder:
     """Decodes first, then prefill chunks, then admissions, then what is left of the budget to whoever can use it.
@@ -31,6 +34,7 @@ class StepBuilder:
         self._shares: list[tuple[Sequence, int]] = []  # prefilling sequences and what they may run
         self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
         self._admissions: list[LaneAdmission] = []
+        self._num_admitted_tokens = 0
         self._trims: list[PageTrim] = []
         self._growths: list[PageGrowth] = []
         self._chunks: list[LaneChunk] = []
@@ -62,17 +66,23 @@ class StepBuilder:
         return self.replica.max_step_tokens - self.budget
 
     @property
+    def has_room(self) -> bool:
+        """Whether a sequence may be admitted."""
+        return self.budget > 0 and self._num_admitted_tokens < _MAX_ADMITTED_TOKENS
+
+    @property
     def takes_long(self) -> bool:
         """Whether a prompt of many steps may be admitted."""
         return self._num_long < _MAX_LONG
 
     def takes(self, place: Place) -> bool:
         """Whether a sequence may be admitted at a place of this worker in this step."""
-        return self.budget > 0 and (self.takes_long or not place.is_long)
+        return self.has_room and (self.takes_long or not place.is_long)
 
     def admit(self, sequence: Sequence, place: Place) -> None:
         """Schedule a sequence that was placed just now, where this step `takes` it."""
         self._admissions.append(_admission(sequence))
+        self._num_admitted_tokens += len(sequence.token_ids)
         if sequence.suspicion and not (self._runs or self._shares or self.replica.num_steps_in_flight):
             self._tries_suspects = True
         if self._sits_out(sequence):

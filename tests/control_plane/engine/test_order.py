@@ -176,3 +176,16 @@ def test_the_tokens_hashed_in_one_pass_are_bounded():
     assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests.sequences) <= 16_384 + 4000
     bench.run()
     assert len(bench.sink.finished) == 9
+
+
+def test_prompts_that_cost_no_budget_make_no_step_of_any_size(monkeypatch):
+    monkeypatch.setattr("control_plane.core.step_builder._MAX_ADMITTED_TOKENS", 100)
+    bench = Bench()
+    prompt = tuple(range(40))
+    bench.submit("first", prompt)
+    bench.run()
+    for number in range(20):
+        bench.submit(f"cached {number}", (*prompt, number))
+    bench.run()
+    admitted = [sum(len(admission.token_ids) for admission in step.admissions) for step in bench.worker.history[1:]]
+    assert max(admitted) == 3 * 41 and len(bench.sink.finished) == 21
