@@ -30,9 +30,14 @@ _PATIENCE_SECONDS = 240.0
 
 
 class Cluster:
-    """Everything runs in the background while the `async with` block does. `num_pages` is the KV memory of each worker."""
+    """Everything runs in the background while the `async with` block does. `num_pages` is the KV memory of each worker.
 
-    def __init__(self, model: Path, logs: Path, num_pages: int, seed: int) -> None:
+    Workers run `worker_module`. With `control_log_unread` the control plane logs every detail into a pipe that nobody reads.
+    """
+
+    def __init__(
+        self, model: Path, logs: Path, num_pages: int, seed: int, worker_module: str = "worker", control_log_unread: bool = False
+    ) -> None:
         self._num_pages = num_pages
         worker_ports, (control_port, admin_port) = fixed_ports(NUM_WORKERS), fixed_ports(2)
         self.frames = FrameProxy(f"127.0.0.1:{worker_ports[1]}", seed)
@@ -40,13 +45,15 @@ class Cluster:
         common = ["--model", str(model), "--log-format", "json", "--drain-seconds", _DRAIN_SECONDS]
         flags = ["--device", "cpu", "--threads", "1", "--num-pages", str(num_pages), "--lease-seconds", _LEASE_SECONDS]
         self.workers = [
-            SupervisedProcess(["worker", *common, *flags], port, TcpProxy(target, proxy_port), logs / f"worker-{index}.log")
+            SupervisedProcess([worker_module, *common, *flags], port, TcpProxy(target, proxy_port), logs / f"worker-{index}.log")
             for index, (port, target, proxy_port) in enumerate(zip(worker_ports, targets, fixed_ports(NUM_WORKERS), strict=True))
         ]
         flags = ["--announce-port", "0", "--admin-port", str(admin_port)]
         flags += [flag for worker in self.workers for flag in ("--worker", worker.proxy.address)]
         proxy = TcpProxy(f"127.0.0.1:{control_port}", *fixed_ports(1))
-        self.control = SupervisedProcess(["control_plane", *common, *flags], control_port, proxy, logs / "control-plane.log")
+        flags += ["--log-level", "debug"] if control_log_unread else []
+        log = None if control_log_unread else logs / "control-plane.log"
+        self.control = SupervisedProcess(["control_plane", *common, *flags], control_port, proxy, log)
         self._admin_address = f"127.0.0.1:{admin_port}"
         self._running: list[asyncio.Task[None]] = []
 

@@ -1,7 +1,7 @@
 """Streams that never cease: as many as there are slots, each followed by the next of its kind."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.answer import Answer
@@ -64,10 +64,9 @@ class Streams:
             self.faults_seen.append(len(self._faults) - before)
 
 
-async def undisturbed(client: AsyncClient, indices: Sequence[int], length: int) -> dict[int, Answer]:
-    """Answers to the same requests: the first of each kind quite alone, the others together."""
-    answers = {index: await Answer.to(client, request(index, length)) for index in indices[: len(_KINDS)]}
-    together = [index for index in indices if index not in answers]
-    return answers | dict(
-        zip(together, await asyncio.gather(*(Answer.to(client, request(index, length)) for index in together)), strict=True)
-    )
+async def undisturbed(client: AsyncClient, requests: Mapping[int, dict[str, Any]]) -> dict[int, Answer]:
+    """Answers to the same requests by number: the first of each kind quite alone, the others together."""
+    alone = sorted(requests)[: len(_KINDS)]
+    answers = {index: await Answer.to(client, requests[index]) for index in alone}
+    together = sorted(requests.keys() - answers.keys())
+    return answers | dict(zip(together, await asyncio.gather(*(Answer.to(client, requests[index]) for index in together)), strict=True))

@@ -14,15 +14,16 @@ from fakes.tcp_proxy import TcpProxy
 from processes import fixed_ports
 
 _POLL_SECONDS = 0.02
+_TESTS = Path(__file__).parents[1]
 
 
 class SupervisedProcess:
     """`python -m MODULE` on a fixed port, reached through a proxy that refuses connections while nobody listens behind it.
 
-    `run` keeps it alive. The log of all its lives is one file.
+    `run` keeps it alive. The log of all its lives is one file; without one, it writes into a pipe that nobody reads.
     """
 
-    def __init__(self, arguments: Sequence[str], port: int, proxy: TcpProxy, log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], port: int, proxy: TcpProxy, log: Path | None) -> None:
         self.proxy = proxy
         self.unexpected_exit_codes: list[int] = []  # of lives that nobody ended
         (self._metrics_port,) = fixed_ports(1)
@@ -78,8 +79,9 @@ class SupervisedProcess:
 
     async def _live(self) -> None:
         self._is_killed = self._is_asked_to_end = False
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self._log.open("ab")) if self._log else subprocess.PIPE
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment())
         admission = asyncio.create_task(self._admit())
         while self._process.poll() is None:
             await asyncio.sleep(_POLL_SECONDS)
@@ -101,3 +103,9 @@ class SupervisedProcess:
             writer.close()
             return True
         return False
+
+
+def _environment() -> dict[str, str]:
+    """That of the tests, whose modules can be run as well."""
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_TESTS))))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}

@@ -56,4 +56,4 @@ async def _undisturbed(model: Path, indices: list[int]) -> dict[int, Answer]:
     with worker(model, "--num-pages", "8000") as one_worker, control_plane(model, [one_worker], "--no-prefix-cache") as control:
         control.wait_until_ready()
         async with AsyncClient(control.address) as client:
-            return await undisturbed(client, indices, LENGTH)
+            return await undisturbed(client, {index: request(index, LENGTH) for index in indices})
