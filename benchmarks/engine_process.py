@@ -55,7 +55,8 @@ class EngineProcess:
         return streams * max_tokens / self.seconds(streams, prompt_tokens, max_tokens)
 
     def _expect_ready(self) -> None:
-        assert self._read_line() == "ready"
+        while self._read_line() != "ready":  # some engines print what they do while they load
+            pass
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def _read_line(self) -> str:
