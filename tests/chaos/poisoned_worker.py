@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 #: The token; nothing draws it.
 POISON = 1002
@@ -9,19 +10,17 @@ EXIT_CODE = 9
 
 
 def _main() -> int:
-    from torch import Tensor
-
-    from kernels import ops
     from worker.__main__ import main
+    from worker.models.decoder import Decoder
 
-    embedding = ops.embedding
+    forward = Decoder.forward
 
-    def deadly(ids: Tensor, *others: Tensor) -> Tensor:
-        if bool((ids == POISON).any()):
+    def die_of_poison(self: Decoder, batch: Any, cache: Any) -> Any:
+        if bool((batch.token_ids == POISON).any()):
             os._exit(EXIT_CODE)
-        return embedding(ids, *others)
+        return forward(self, batch, cache)
 
-    ops.embedding = deadly
+    Decoder.forward = die_of_poison
     return main(sys.argv[1:])
 
 

@@ -81,11 +81,13 @@ class SupervisedProcess:
         self._is_killed = self._is_asked_to_end = False
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self._log.open("ab")) if self._log else subprocess.PIPE
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment())
+            self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=log, env=_environment())
         admission = asyncio.create_task(self._admit())
         while self._process.poll() is None:
             await asyncio.sleep(_POLL_SECONDS)
         admission.cancel()
+        if self._process.stderr:
+            self._process.stderr.close()
         self.proxy.refuse()
         ends_well = (0, -signal.SIGTERM)  # the latter before Python could listen to signals
         if not self._is_killed and not (self._is_asked_to_end and self._process.returncode in ends_well):
