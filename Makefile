@@ -87,8 +87,8 @@ test-fast: $(READY) ## Run the tests that take no more than seconds
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
 	CHAOS_FAULTS=200 $(PY) -m pytest -m "not kernels and not isa" --hypothesis-profile=thorough --timeout 1200
 
-chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice (CHAOS_FAULTS= CHAOS_SEED=)
-	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} $(PY) -m pytest tests/chaos/test_chaos.py -s $(ARGS)
+chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice, nor hostile neighbours (CHAOS_FAULTS= CHAOS_SEED=)
+	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} NEIGHBOUR_ROUNDS=$${NEIGHBOUR_ROUNDS:-10} $(PY) -m pytest tests/chaos -s $(ARGS)
 
 soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= CHAOS_SEED=)
 	$(PY) -m pytest tests/chaos/soak.py -s $(ARGS)
