@@ -17,8 +17,8 @@ from fakes.tcp_proxy import TcpProxy
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import Failure
-from worker.runner import ModelRunner
-from worker.step import StepInput, StepOutput
+from worker.runner import ModelRunner, PendingStep
+from worker.step import StepInput
 
 pytestmark = pytest.mark.slow
 
@@ -237,14 +237,14 @@ async def test_wrk_02_a_step_that_never_returns_is_left_behind(start_worker: Sta
         await until(lambda: engine.num_workers == 2)
         solo = await _undisturbed(engine)
         gate = threading.Event()
-        execute = ModelRunner.execute
+        launch = ModelRunner.launch
 
-        def hang(runner: ModelRunner, step: StepInput) -> StepOutput:
+        def hang(runner: ModelRunner, step: StepInput) -> PendingStep:
             if threading.current_thread() is stuck.device._thread:
                 gate.wait(30)
-            return execute(runner, step)
+            return launch(runner, step)
 
-        monkeypatch.setattr(ModelRunner, "execute", hang)
+        monkeypatch.setattr(ModelRunner, "launch", hang)
         _submit_all(engine)
         assert await _all_tokens(engine) == solo
         assert engine.num_workers == 1
