@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pypto_serving.process import argument_types as types
-from pypto_serving.process.address import is_loopback
+from pypto_serving.process.address import is_ip, is_loopback, join_address
 from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
 from pypto_serving.process.options import add_log_options, argument_parser
@@ -55,9 +55,10 @@ class WorkerConfig:
 
     def advertised_address(self, port: int) -> str:
         """host:port under which a control plane finds the worker that is bound to `port`."""
-        if not self.advertise:
-            return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
-        return self.advertise if self.advertise.rpartition(":")[2].isdecimal() else f"{self.advertise}:{port}"
+        host = self.advertise or self.host
+        if is_ip(host):
+            return join_address(host, port)
+        return host if host.rpartition(":")[2].isdecimal() else f"{host}:{port}"
 
 
 def read_config(arguments: Sequence[str]) -> WorkerConfig:

@@ -2,6 +2,8 @@
 
 import grpc
 
+from pypto_serving.process.address import proxy_options
+
 #: Largest request in bytes, which is the server's limit, and largest response.
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -30,11 +32,13 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 def open_channel(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
     """A channel for threads, in plain text without credentials; it connects at the first call."""
-    return grpc.secure_channel(target, credentials, options=OPTIONS) if credentials else grpc.insecure_channel(target, options=OPTIONS)
+    options = (*OPTIONS, *proxy_options(target))
+    return grpc.secure_channel(target, credentials, options=options) if credentials else grpc.insecure_channel(target, options=options)
 
 
 def open_async_channel(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
     """A channel for the running event loop, in plain text without credentials; it connects at the first call."""
+    options = (*OPTIONS, *proxy_options(target))
     if credentials:
-        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
-    return grpc.aio.insecure_channel(target, options=OPTIONS)
+        return grpc.aio.secure_channel(target, credentials, options=options)
+    return grpc.aio.insecure_channel(target, options=options)

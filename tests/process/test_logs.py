@@ -1,6 +1,10 @@
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -18,6 +22,7 @@ def _root_logger_as_before() -> Iterator[None]:
 def test_an_event_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json", "info")
     logging.getLogger("a.b").info("worker joined", extra={"address": "127.0.0.1:1"})
+    logging.getLogger().handlers[0].flush()
     entry = json.loads(capsys.readouterr().err)
     assert (entry["level"], entry["logger"], entry["message"], entry["address"]) == ("info", "a.b", "worker joined", "127.0.0.1:1")
 
@@ -28,6 +33,7 @@ def test_a_traceback_stays_on_the_line(capsys: pytest.CaptureFixture[str]) -> No
         raise ValueError("no")
     except ValueError:
         logging.getLogger().exception("failed")
+    logging.getLogger().handlers[0].flush()
     (line,) = capsys.readouterr().err.splitlines()
     assert "ValueError: no" in json.loads(line)["traceback"]
 
@@ -36,5 +42,43 @@ def test_text_appends_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("text", "info")
     logging.getLogger("a").info("joined", extra={"epoch": 3})
     logging.getLogger("a").debug("hidden")
+    logging.getLogger().handlers[0].flush()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("INFO    a: joined epoch=3")
+
+
+def test_hst_01_a_pipe_that_nobody_reads_stops_nobody_and_what_is_dropped_is_counted_once() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"f")
+    os.set_blocking(writer, True)
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader) as lines:
+        handler = logs.LineWriter(stream, max_lines=100)
+        handler.setFormatter(logging.Formatter("%(message)s %(levelname)s"))
+        for index in range(2000):
+            handler.emit(logging.makeLogRecord({"msg": f"{index} " + "x" * 1000}))
+        handler.emit(logging.makeLogRecord({"msg": "last"}))
+        read = [lines.readline().lstrip("f")]
+        while "dropped" not in read[-1]:
+            read.append(lines.readline())
+        handler.emit(logging.makeLogRecord({"msg": "end"}))
+        while "end" not in read[-1]:
+            read.append(lines.readline())
+    assert [line.split()[0] for line in read[:20]] == [str(index) for index in range(20)]
+    assert sum("dropped" in line for line in read) == 1 and len(read) < 1000
+
+
+def test_hst_01_process_whose_log_nobody_reads_works_on_and_ends() -> None:
+    code = """if True:
+        import logging, sys
+        from pypto_serving.process import logs
+        logs.configure("json", "info")
+        for index in range(20_000):
+            logging.getLogger("a").warning("line %d " + "x" * 100, index)
+        print("done", flush=True)
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "done\n"
+        assert process.wait(timeout=60) == 0

@@ -71,9 +71,12 @@ def test_wrong_values_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--advertise", "gpu-3"], "gpu-3:7"),
         (["--advertise", "gpu-3:99"], "gpu-3:99"),
         (["--advertise", "[fd00::1]"], "[fd00::1]:7"),
+        (["--advertise", "[fd00::1]:99"], "[fd00::1]:99"),
+        (["--advertise", "fd00::2"], "[fd00::2]:7"),
+        (["--advertise", "::1"], "[::1]:7"),
     ],
 )
-def test_advertised_address(tmp_path: Path, arguments: list[str], address: str) -> None:
+def test_net_01_advertised_address(tmp_path: Path, arguments: list[str], address: str) -> None:
     assert config(tmp_path, *arguments).advertised_address(7) == address
 
 

@@ -6,6 +6,7 @@ import logging
 import grpc
 import grpc.aio
 
+from pypto_serving.process.address import proxy_options
 from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
@@ -45,9 +46,10 @@ class Announcer:
     def _open_channel(self) -> grpc.aio.Channel:
         """A channel that shows and trusts what the certificate files say now."""
         contents = self._tls.current() if self._tls else None
+        options = (*CHANNEL_OPTIONS, *proxy_options(self._control_plane))
         if contents is None or contents.ca is None:
-            return grpc.aio.insecure_channel(self._control_plane, options=CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(self._control_plane, channel_credentials(contents), options=CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(self._control_plane, options=options)
+        return grpc.aio.secure_channel(self._control_plane, channel_credentials(contents), options=options)
 
     async def _announce(self, stub: "worker_pb2_grpc.AnnounceServiceAsyncStub") -> float:
         """Announce once; returns the seconds to wait before the next time."""

@@ -4,11 +4,28 @@ import ipaddress
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split host:port, without the brackets of an IPv6 host; raises ValueError naming the address."""
+    """Split host:port, without the brackets of an IPv6 host, which has to have them; raises ValueError naming the address."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    bracketed = host.startswith("[") and host.endswith("]")
+    name = host[1:-1] if bracketed else host
+    if not name or not port.isdecimal() or not 0 < int(port) < 65536 or bracketed != (":" in name):
+        brackets = ": an IPv6 host needs brackets, [::1]:50061" if ":" in name and not bracketed else ""
+        raise ValueError(f"{address!r} is not host:port{brackets}")
+    return name, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """host:port, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_ip(host: str) -> bool:
+    """Whether it is an IP address, without brackets and port."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:
@@ -17,3 +34,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name
         return host == "localhost"
+
+
+def proxy_options(address: str) -> tuple[tuple[str, int], ...]:
+    """Options of a gRPC channel to `address`: http_proxy and its like are not for this machine."""
+    try:
+        host, _ = split_address(address)
+    except ValueError:  # a target of another form, such as unix:/path
+        return ()
+    return (("grpc.enable_http_proxy", 0),) if is_loopback(host) else ()

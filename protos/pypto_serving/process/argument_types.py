@@ -68,8 +68,8 @@ def address(text: str) -> str:
     """host:port."""
     try:
         split_address(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not host:port") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace(repr(text), text, 1)) from None
     return text
 
 

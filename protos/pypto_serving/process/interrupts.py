@@ -1,4 +1,4 @@
-"""Ctrl-C while nobody listens."""
+"""Signals while nobody listens."""
 
 import os
 import signal
@@ -8,8 +8,10 @@ INTERRUPTED = 130
 
 
 def end_on_interrupt() -> None:
-    """Let an interrupt end the process at once and without a word, until somebody takes the signal over.
+    """Let an interrupt, or SIGTERM (exit code 0), end the process at once and without a word, until somebody takes the signals over.
 
-    For imports, in any of which the usual exception would surface, and for the time after an event loop, which lets go of the signal.
+    For imports, in any of which the usual exception would surface, and for the time after an event loop, which lets go of the signals. For
+    process 1 of a container the kernel drops signals that nobody handles: there SIGTERM would be lost.
     """
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))

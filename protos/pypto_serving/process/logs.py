@@ -2,18 +2,82 @@
 
 import json
 import logging
+import os
+import queue
 import sys
+import threading
 import time
+from contextlib import suppress
+from typing import TextIO
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+_MAX_LINES = 10_000
+_FLUSH_SECONDS = 1.0
 
 
 def configure(log_format: str, level: str) -> None:
     """Send the root logger to standard error. `log_format`: auto, text or json; `level`: debug, info, warning or error."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineWriter(sys.stderr)
     handler.setFormatter(_TextFormatter() if as_text else _JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class LineWriter(logging.Handler):
+    """Writes lines on a thread of its own: a pipe that nobody reads stops nobody who logs.
+
+    At most `max_lines` wait; what comes then is dropped, and counted in a line of its own as soon as there is room again.
+    """
+
+    def __init__(self, stream: TextIO, max_lines: int = _MAX_LINES) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(max_lines)
+        self._num_dropped = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record, whose arguments must not change any more; never waits."""
+        try:
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._num_dropped += 1
+
+    def flush(self) -> None:
+        """Wait until everything is written, but only for a moment."""
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while self._lines.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        """Write what is left, as far as somebody reads it."""
+        self.flush()
+        super().close()
+
+    def _write_all(self) -> None:
+        while True:
+            record = self._lines.get()
+            with suppress(Exception):  # a closed standard error, or a record that can not be formatted: there is nobody to tell
+                self._write(record)
+                if (dropped := self._num_dropped) and self._lines.qsize() <= self._lines.maxsize // 2:
+                    self._num_dropped -= dropped
+                    fields = {"lines": dropped, "msg": "log lines dropped, as nobody read them in time", "levelno": logging.WARNING}
+                    self._write(logging.makeLogRecord({**fields, "name": __name__, "levelname": "WARNING"}))
+            self._lines.task_done()
+
+    def _write(self, record: logging.LogRecord) -> None:
+        line = self.format(record) + "\n"
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError):  # no file
+            self._stream.write(line)
+            return
+        # Past the stream's buffer, whose lock would be held at the end of the process by a thread that waits for a reader.
+        data = line.encode(errors="backslashreplace")
+        while data:
+            data = data[os.write(descriptor, data) :]
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 
+import numpy as np
 from google.protobuf.message import Message
 
 from control_plane.core.sampling import SamplingParams
@@ -151,9 +152,13 @@ def _set_fields(message: Message) -> set[str]:
 
 def _require(holds: bool, field: str, value: float, limit: str) -> None:
     if not holds:
-        raise InvalidArgument(
-            f"{field} = {value:g}, must be {limit}" if isinstance(value, float) else f"{field} = {value}, must be {limit}"
-        )
+        raise InvalidArgument(f"{field} = {_shortest(value) if isinstance(value, float) else value}, must be {limit}")
+
+
+def _shortest(value: float) -> str:
+    """The shortest text that means this value of a `float` field and no other."""
+    short = f"{value:g}"
+    return short if np.float32(short) == np.float32(value) else str(np.float32(value))
 
 
 def _require_size(field: str, size: int, limit: int) -> None:

@@ -6,6 +6,7 @@ import grpc
 import grpc.aio
 
 from control_plane.edge.worker_link.connection.channel_options import WORKER_CHANNEL
+from pypto_serving.process.address import proxy_options
 from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
 
 
@@ -19,7 +20,8 @@ class WorkerTls:
 
 def open_channel(address: str, tls: WorkerTls | None) -> grpc.aio.Channel:
     """A channel that shows and trusts what the files say now."""
+    options = (*WORKER_CHANNEL, *proxy_options(address))
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=WORKER_CHANNEL)
+        return grpc.aio.insecure_channel(address, options=options)
     name = (("grpc.ssl_target_name_override", tls.name),) if tls.name else ()
-    return grpc.aio.secure_channel(address, channel_credentials(tls.files.current()), options=(*WORKER_CHANNEL, *name))
+    return grpc.aio.secure_channel(address, channel_credentials(tls.files.current()), options=(*options, *name))

@@ -6,6 +6,8 @@ from fakes.admission import admit, ids, refusal
 from fakes.engine import VOCAB_SIZE, fake_control_plane, served_model
 from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
 
+from control_plane.edge.service.admission.parameters import _require
+from control_plane.edge.service.errors import InvalidArgument
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -138,3 +140,8 @@ async def test_gwy_06_text_that_spells_the_bos_has_one_and_so_has_its_count() ->
         assert (list(admitted.request.prompt_token_ids), admitted.started.num_prompt_tokens) == ([BOS, *b"Hi"], 3)
     bare = await admit(pb.GenerationSpec(text="Hi"), served_model(tokenizer=byte_tokenizer()))
     assert list(bare.request.prompt_token_ids) == [*b"Hi"]
+
+
+def test_hst_07_a_value_is_told_with_the_digits_that_make_it_wrong() -> None:
+    with pytest.raises(InvalidArgument, match=r"^top_p = 1\.0000001, must be in \(0, 1\]$"):
+        _require(False, "top_p", pb.SamplingParams(top_p=1.0000001).top_p, "in (0, 1]")
