@@ -120,7 +120,7 @@ async def test_chk_06_every_batch_size(subject: Subject, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_mod_11_batch_size_changes_no_token(dtype: str, tiny_checkpoint: TinyCheckpoint) -> None:
-    # So long a sum of the MLP depends on the number of rows: only padding to the row tile makes it equal.
+    # torch's own products add so long a sum of the MLP in an order that depends on the number of rows.
     directory = tiny_checkpoint("qwen3", dtype, intermediate_size=1536)
     model = load_model(directory, Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE))
     asks = [replace(_ask(5 + 3 * seed), seed=seed, max_tokens=40) for seed in range(8)]
