@@ -10,6 +10,9 @@ from hypothesis import settings
 
 # Before torch is imported: on a busy machine threads that spin for others make every operator wait for a time slice.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Before any test imports Triton's kernels, which read it as they are defined: on a CPU nobody compiles them.
+if "TEST_DEVICE" not in os.environ:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)

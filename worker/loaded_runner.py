@@ -32,6 +32,8 @@ from worker.step import CacheGroup
 _log = logging.getLogger(__name__)
 
 _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
+# Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
+_SHARE_WITHOUT_COMPILING = 4
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -168,11 +170,12 @@ def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: Dec
 
 def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path, compiles: bool) -> None:
     progress.forget_slowest()  # what is slow about loading says nothing about layers
+    share = 1 if compiles else _SHARE_WITHOUT_COMPILING
     try:
-        runner.warm_up()
+        runner.warm_up(share)
         if compiles:  # what is slow about compiling neither: measure again
             progress.forget_slowest()
             runner.rehearse()
     except (RuntimeError, MemoryError) as error:
         raise StartUpError(f"{directory}: the model does not run: {first_line(error)}", exit_code=1) from error
-    progress.end_warm_up()
+    progress.end_warm_up(share)

@@ -169,19 +169,21 @@ class ModelRunner:
         self._lanes.clear()
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
+    def warm_up(self, share: int = 1) -> None:
         """Capture the graphs, and run a prefill, a decode and the sampler once: the first request finds everything loaded. Without lanes.
+
+        The prefill is 1/`share` of the longest that a step may have.
 
         Raises RuntimeError when the model does not produce a token.
         """
         if self._graphs is not None:
             self._graphs.capture()
-        self.rehearse()
+        self.rehearse(share)
 
     @torch.inference_mode()
-    def rehearse(self) -> None:
-        """Run the longest prefill, a decode and the sampler once more; otherwise as `warm_up`."""
-        for step in warm_up_steps(self._limits, self._cache.groups):
+    def rehearse(self, share: int = 1) -> None:
+        """Run the prefill, a decode and the sampler once more; otherwise as `warm_up`."""
+        for step in warm_up_steps(self._limits, self._cache.groups, share):
             check_warm_up(self.execute(step))
         self.reset()
 

@@ -20,14 +20,14 @@ _SAMPLING = (
 )
 
 
-def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup]) -> Sequence[StepInput]:
-    """One step that prefills a long prompt beside short ones, and one that decodes."""
+def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup], share: int = 1) -> Sequence[StepInput]:
+    """One step that prefills beside short prompts one of 1/`share` of the longest, and one that decodes."""
     # The second step computes one token more than the prompt: all lanes but the first get pages for two tokens.
     pages_of_short = [_num_pages(min(2, limits.max_model_len), group) for group in groups]
     most_lanes = min(group.num_pages // short for group, short in zip(groups, pages_of_short, strict=True))
     num_lanes = max(1, min(_MAX_LANES, limits.max_lanes, limits.max_step_tokens, most_lanes))
     room = min((group.num_pages - (num_lanes - 1) * short) * group.page_tokens for group, short in zip(groups, pages_of_short, strict=True))
-    longest = max(1, min(limits.max_step_tokens - num_lanes + 1, limits.max_model_len - 1, room - 1))
+    longest = max(1, min(limits.max_step_tokens // share - num_lanes + 1, limits.max_model_len - 1, room - 1))
     bounded = replace(limits, max_model_len=min(limits.max_model_len, room + 1))
     pages_of_first = [_num_pages(min(longest + 1, limits.max_model_len, room), group) for group in groups]
     tables = [list(map(partial(_pages, lane), pages_of_first, pages_of_short)) for lane in range(num_lanes)]

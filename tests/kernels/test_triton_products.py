@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined; on a CPU nobody compiles one
-
 if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
     pytest.skip("Triton is missing, or compiles", allow_module_level=True)
 

@@ -133,7 +133,7 @@ def test_hst_06_the_slowest_unit_is_that_of_the_warm_up_without_loading_and_comp
         progress()
 
     unit(50)  # a tensor was loaded
-    runner = SimpleNamespace(warm_up=lambda: unit(20), rehearse=lambda: unit(4))
+    runner = SimpleNamespace(warm_up=lambda share: unit(20 // share), rehearse=lambda: unit(4))
     loaded_runner._warm_up(runner, progress, Path("model"), compiles=kind != "cpu")
     assert progress.slowest_unit_us == slowest_seconds * 1_000_000
 

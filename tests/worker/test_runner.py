@@ -187,6 +187,13 @@ def test_warm_up_makes_do_with_small_pages(num_pages, page_tokens, max_model_len
     assert runner.execute(step(1)).digest == 0
 
 
+@pytest.mark.parametrize(("share", "num_rows"), [(1, 64), (4, 16), (1000, 8)])
+def test_warm_up_prefills_a_share_of_the_longest_step_and_every_lane(share, num_rows):
+    model = FakeModel(hashed_logits())
+    ModelRunner(model, token_cache(64), limits(max_step_tokens=64, max_lanes=8)).warm_up(share)
+    assert len(model.batches[0].token_ids) == num_rows
+
+
 def test_warm_up_fails_when_the_model_yields_no_token():
     with pytest.raises(RuntimeError, match="no token"):
         _runner(constant_logits([float("nan")] * 97)).warm_up()

@@ -89,7 +89,7 @@ class ProgressCounter:
     """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
 
     The slowest unit is that of the last one to two minutes, so that a process which once stood still (SIGSTOP, a machine that slept) is not
-    thought to be that slow for ever; but never less than that of the warm-up, which runs the longest step.
+    thought to be that slow for ever; but never less than what the warm-up says of the longest step.
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -119,9 +119,9 @@ class ProgressCounter:
         self._slowest_ns = self._slowest_before_ns = 0
         self.begin()
 
-    def end_warm_up(self) -> None:
-        """Let the slowest unit so far count for ever."""
-        self._slowest_of_warm_up_ns = self._slowest_ns
+    def end_warm_up(self, share: int = 1) -> None:
+        """Let the slowest unit so far count for ever, as that of the longest step, of which the warm-up ran 1/`share`."""
+        self._slowest_of_warm_up_ns = self._slowest_ns * share
 
     def _turn_window(self) -> int:
         """Begin another window if the present one is full; returns the time."""
