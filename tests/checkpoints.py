@@ -13,7 +13,7 @@ from pydoc_data.topics import topics  # half a megabyte of English and code that
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TinyCheckpoint = Callable[..., Path]  # the fixture tiny_checkpoint
@@ -46,6 +46,18 @@ def make_checkpoint(directory: Path, arch: str, dtype: str = "float32", seed: in
     write_json(directory / "generation_config.json", {"eos_token_id": fields["eos_token_id"], "pad_token_id": fields["pad_token_id"]})
     write_tokenizer(directory)
     return directory
+
+
+def fuse_experts(directory: Path) -> None:
+    """Store the experts of a checkpoint of family qwen3_moe as [experts, rows, columns], as some tools do."""
+    tensors = load_file(directory / "model.safetensors")
+    for layer in range(2):
+        prefix = f"model.layers.{layer}.mlp.experts."
+        gate, up, down = (
+            torch.stack([tensors.pop(f"{prefix}{expert}.{part}_proj.weight") for expert in range(8)]) for part in ("gate", "up", "down")
+        )
+        tensors |= {prefix + "gate_up_proj": torch.cat((gate, up), 1), prefix + "down_proj": down}
+    save_file(tensors, directory / "model.safetensors")
 
 
 def tiny_config(arch: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from kernels import ops
 from kernels.linear import PackedExperts, PackedLinear
 from kernels.quantized import QuantizedExperts
 from worker.checkpoint.config_fields import ConfigFields
+from worker.checkpoint.error import ModelRefused
 from worker.checkpoint.weights import Weights
 
 
@@ -27,10 +28,14 @@ class MoeShape:
         return Moe(self, PackedLinear(router, None), self._load_experts(weights, prefix + "experts."))
 
     def _load_experts(self, weights: Weights, prefix: str) -> PackedExperts | QuantizedExperts:
-        fused = prefix + "gate_up_proj" in weights.checkpoint
-        if weights.is_quantized([prefix + "0.down_proj"]):
-            return self._load_quantized(weights, prefix)
-        return PackedExperts(*(self._load_fused if fused else self._load_each)(weights, prefix))
+        fused = prefix + "gate_up_proj"
+        is_fused = fused in weights.checkpoint
+        if not weights.is_quantized([prefix + "0.down_proj"]):
+            return PackedExperts(*(self._load_fused if is_fused else self._load_each)(weights, prefix))
+        if is_fused:
+            directory, only = weights.checkpoint.config.path.parent, f"{weights.quantization} is for experts that are stored one by one"
+            raise ModelRefused(f"{directory}: tensor {fused} holds all experts; {only}")
+        return self._load_quantized(weights, prefix)
 
     def _load_quantized(self, weights: Weights, prefix: str) -> QuantizedExperts:
         inner, hidden = self.inner_size, self.hidden_size

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint, make_checkpoint, write_json
+from checkpoints import TinyCheckpoint, fuse_experts, make_checkpoint, write_json
 from paged_batches import PagedExecutor
 from safetensors.torch import load_file, save_file
 
@@ -113,14 +113,7 @@ def test_stored_rotary_frequencies_are_ignored(tmp_path: Path, tiny_checkpoint: 
 
 def test_fused_experts_give_the_same_model(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
     directory = make_checkpoint(tmp_path, "qwen3_moe")
-    tensors = load_file(directory / "model.safetensors")
-    for layer in range(2):
-        prefix = f"model.layers.{layer}.mlp.experts."
-        gate, up, down = (
-            torch.stack([tensors.pop(f"{prefix}{expert}.{part}_proj.weight") for expert in range(8)]) for part in ("gate", "up", "down")
-        )
-        tensors |= {prefix + "gate_up_proj": torch.cat((gate, up), 1), prefix + "down_proj": down}
-    save_file(tensors, directory / "model.safetensors")
+    fuse_experts(directory)
     assert torch.equal(logits(directory), logits(tiny_checkpoint("qwen3_moe")))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, TinyCheckpoint, make_checkpoint
+from checkpoints import ARCHITECTURES, TinyCheckpoint, fuse_experts, make_checkpoint
 from paged_batches import PagedExecutor
 from quantized_checkpoints import quantize_checkpoint
 from safetensors.torch import load_file, save_file
@@ -97,6 +97,13 @@ def test_quantizing_what_is_quantized(tmp_path: Path) -> None:
 def test_groups_that_do_not_divide_the_inputs(tmp_path: Path) -> None:
     message = "--quantize int4:128: groups of 128 do not divide the 64 columns of model.layers.0.self_attn.q_proj.weight"
     assert refusal(make_checkpoint(tmp_path, "llama"), "int4:128") == message
+
+
+def test_fused_experts(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "qwen3_moe")
+    fuse_experts(directory)
+    message = "tensor model.layers.0.mlp.experts.gate_up_proj holds all experts; int8 is for experts that are stored one by one"
+    assert refusal(directory, "int8") == f"{directory}: {message}"
 
 
 def test_matrices_of_one_layer_that_are_stored_unlike(tmp_path: Path) -> None:
