@@ -241,7 +241,7 @@ def greatest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored. The torch form promises nothing about company."""
+    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored. The torch form does not promise batch invariance."""
     return _linear(x, weight, bias)  # type: ignore[no-any-return]
 
 
@@ -310,7 +310,7 @@ def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Lit
 def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """x [T, H], weights and expert_ids [T, k] as moe_route gives them, gate_up [E, 2I, H], down [E, H, I] -> [T, H].
 
-    The weighted experts of a row, added in its top-k order. The torch form promises nothing about company, see linear.
+    The weighted experts of a row, added in its top-k order. The torch form does not promise batch invariance, see linear.
     """
     return _moe_experts(x, weights, expert_ids, gate_up, down)  # type: ignore[no-any-return]
 

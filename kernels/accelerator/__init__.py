@@ -1,4 +1,4 @@
-"""Torch forms for accelerators, in place of those whose rows depend on their company there, or that ask the host in between.
+"""Torch forms for accelerators, in place of those that are not batch-invariant there, or that ask the host in between.
 
 An accelerator's libraries pick kernels, and with them the order of additions, by the number of rows. Here sums are either trees of plain
 additions, the same for every row wherever it stands, or matrix products of one fixed shape: tiles written in Triton where there is Triton

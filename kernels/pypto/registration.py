@@ -1,6 +1,6 @@
 """Puts the PyPTO forms in the place of the torch forms, and says which calls they can not take.
 
-A call that a kernel can not take runs the torch form for accelerators: slower, but as independent of company. Of these forms only that of
+A call that a kernel can not take runs the torch form for accelerators: slower, but batch-invariant too. Of these forms only that of
 the experts waits for the device, and can not be captured in a graph.
 """
 

@@ -1,4 +1,4 @@
-"""Causal attention over the paged cache, by fixed tiles so that a row does not depend on its company.
+"""Causal attention over the paged cache, by fixed tiles so that it is batch-invariant.
 
     sequence b      rows query_starts[b] .. query_starts[b+1], cut into query tiles of QUERY_TILE rows (the last one padded)
     keys 0 .. p     cut into key tiles of KEY_TILE at absolute positions, visited in order, softmax carried along in fp32

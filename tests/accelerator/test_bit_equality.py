@@ -1,4 +1,4 @@
-"""Tokens and logits of a request are the same, bit for bit, in any company, in chunks, over reused pages, readmitted, replayed
+"""Tokens and logits of a request are the same, bit for bit, beside any others, in chunks, over reused pages, readmitted, replayed
 or not, with one step in flight or two."""
 
 import shutil
@@ -76,9 +76,9 @@ def count_replays(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not name or request.getfixturevalue(name).num_replayed > before
 
 
-@pytest.mark.parametrize("company", [1, 7, 8, 9, 20])
-def test_company_changes_nothing(run: Run, alone: Drawn, company: int) -> None:
-    assert_same(run([request(lane) for lane in range(company)]), alone)
+@pytest.mark.parametrize("num_lanes", [1, 7, 8, 9, 20])
+def test_other_sequences_change_nothing(run: Run, alone: Drawn, num_lanes: int) -> None:
+    assert_same(run([request(lane) for lane in range(num_lanes)]), alone)
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, PAGE])
@@ -150,9 +150,9 @@ def poisonous(accelerator: Accelerator, tiny_checkpoint: TinyCheckpoint, tmp_pat
     return accelerator.load(directory, "bfloat16")
 
 
-@pytest.mark.parametrize("company", [1, 3, 9])
-def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Model, company: int) -> None:
-    requests = [request(lane) for lane in range(company)]
+@pytest.mark.parametrize("num_lanes", [1, 3, 9])
+def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Model, num_lanes: int) -> None:
+    requests = [request(lane) for lane in range(num_lanes)]
     launched = Run(poisonous, _NUM_LANES, accelerator, warms_up=False)(requests)
     run = Run(poisonous, _NUM_LANES, accelerator, _SHAPES, warms_up=False)
     replayed = run(requests)
@@ -172,11 +172,11 @@ def test_sequences_that_no_graph_has_room_for_are_launched(accelerator: Accelera
     assert run.num_replayed == num_replayed
 
 
-def test_small_model_is_the_same_in_company(accelerator: Accelerator, checkpoint: Callable[[str, str], Path]) -> None:
+def test_small_model_is_the_same_beside_others(accelerator: Accelerator, checkpoint: Callable[[str, str], Path]) -> None:
     model = accelerator.load(checkpoint("0.6B", "bfloat16"), "bfloat16")
     launched = Run(model, _NUM_LANES, accelerator)
     replayed = Run(model, _NUM_LANES, accelerator, _SHAPES)
     alone = launched([request(4)])
     for run in (launched, replayed):
-        for company in ([4], range(9), range(_NUM_LANES)):
-            assert_same(run([request(lane) for lane in company], 16), alone)
+        for lanes in ([4], range(9), range(_NUM_LANES)):
+            assert_same(run([request(lane) for lane in lanes], 16), alone)

@@ -89,7 +89,7 @@ def _hold_and_let_go(bench: RealBench, round: int) -> None:
 EVENTS: dict[str, tuple[Callable[[list[Model]], RealBench], Sequence[Ask], Hook | None]] = {
     "alone": (lambda models: RealBench(models[0]), (), None),
     "without a prefix cache": (lambda models: RealBench(models[0], prefix_caching=False), (), None),
-    "in company, in chunks": (lambda models: RealBench(models[0], max_step_tokens=11), _OTHERS, None),
+    "beside others, in chunks": (lambda models: RealBench(models[0], max_step_tokens=11), _OTHERS, None),
     "preempted": (lambda models: RealBench(models[0], num_pages=12), _OTHERS, None),
     "moved": (lambda models: RealBench(*models), _OTHERS, _lose_and_return),
     "paused": (lambda models: RealBench(models[0]), _OTHERS, _hold_and_let_go),

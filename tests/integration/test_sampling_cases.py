@@ -44,7 +44,7 @@ def subject(tiny_checkpoint: TinyCheckpoint) -> Subject:
     return Subject(load_model(tiny_checkpoint("qwen3", head_dim=32), Placement(torch.float32, torch.device("cpu"), _PAGE)))
 
 
-# Seeds and company
+# Seeds and other sequences
 
 
 def _mixed(run: int) -> list[Ask]:
@@ -60,12 +60,12 @@ def _mixed(run: int) -> list[Ask]:
 
 
 @pytest.mark.parametrize("run", [1, 2, 3])
-async def test_smp_01_company_does_not_change_a_seeded_request(subject: Subject, run: int) -> None:
+async def test_smp_01_others_do_not_change_a_seeded_request(subject: Subject, run: int) -> None:
     ask = _ask(1234, temperature=0.9)
     solo = await subject.solo(ask)
-    # To the engine every request has a seed: what makes another run's company unseeded is that it has others.
-    for company in ([_ask(run, temperature=1.0)], [_ask(77, temperature=1.0)], _mixed(run)):
-        (await RealBench(subject.model).generate([*company, ask]))[1234].assert_equals(solo)
+    # To the engine every request has a seed: those beside another run are unseeded in that they are others.
+    for others in ([_ask(run, temperature=1.0)], [_ask(77, temperature=1.0)], _mixed(run)):
+        (await RealBench(subject.model).generate([*others, ask]))[1234].assert_equals(solo)
 
 
 async def _three_choices(subject: Subject, seeds: list[int]) -> list[list[int]]:
@@ -154,13 +154,13 @@ async def test_val_08_seeds_at_the_ends_of_their_range(subject: Subject) -> None
 # Log probabilities
 
 
-@pytest.mark.parametrize("company", [0, 7])
-async def test_lpu_03_logprobs_do_not_know_how_a_token_was_drawn(subject: Subject, company: int) -> None:
+@pytest.mark.parametrize("num_others", [0, 7])
+async def test_lpu_03_logprobs_do_not_know_how_a_token_was_drawn(subject: Subject, num_others: int) -> None:
     samplings = [{"temperature": value, "top_k": 1} for value in (0.0, 0.5, 1.0, 2.0)] + [{"repetition_penalty": 1.3}]
     for fields in samplings:
         bench = RealBench(subject.model)
         ask = _ask(1, 3, logprobs=True, top_logprobs=20, **fields)
-        outcome = (await bench.generate([*(_ask(100 + index, 4) for index in range(company)), ask]))[1]
+        outcome = (await bench.generate([*(_ask(100 + index, 4) for index in range(num_others)), ask]))[1]
         for index, entry in enumerate(bench.sink.logprobs["1", 0], start=len(ask.prompt)):
             expected = outcome.logits[index].log_softmax(-1)
             assert entry.logprob == float(expected[entry.token_id])

@@ -75,7 +75,7 @@ def test_a_chat_is_rendered_with_the_template(client: Client) -> None:
     assert completion.usage.prompt_tokens == len(tokens.token_ids)
 
 
-async def test_company_changes_nothing(serving: ServingProcess) -> None:
+async def test_other_sequences_change_nothing(serving: ServingProcess) -> None:
     requests = [
         {"prompt": f"Tale {i} of " * (1 + i % 7), "max_tokens": 24, "temperature": i % 2 * 1.1, "seed": i, "ignore_eos": True}
         for i in range(32)

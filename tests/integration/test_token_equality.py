@@ -103,11 +103,11 @@ def test_the_requests_differ(subject: Subject) -> None:
     assert len({len(text) for text in texts}) > 2, "some end by themselves"
 
 
-# Company and steps
+# Other sequences and steps
 
 
 @pytest.mark.parametrize("options", [{}, {"max_step_tokens": 48}, {"max_sequences": 7}, {"prefix_caching": False}], ids=str)
-async def test_company_changes_nothing(subject: Subject, options: dict[str, int]) -> None:
+async def test_other_sequences_change_nothing(subject: Subject, options: dict[str, int]) -> None:
     bench = subject.bench(**options)
     subject.assert_same(await bench.generate(_ASKS, stride=1))
     assert bench.worker.max_in_flight == 2

@@ -23,7 +23,7 @@ def test_swiglu_keeps_nan(form, dtype):
     assert form.swiglu(torch.tensor([[torch.nan, 1.0]], dtype=dtype)).isnan().all()
 
 
-def test_swiglu_of_a_row_does_not_depend_on_its_company(form, random):
+def test_swiglu_is_batch_invariant(form, random):
     gate_up = random(257, 200)
     whole = form.swiglu(gate_up)
     for rows in (1, 2, 3, 33, 64, 100):

@@ -85,12 +85,12 @@ def test_rows_do_not_depend_on_the_chunking(form, paged, chunk, window):
     assert torch.equal(torch.cat(pieces), whole)
 
 
-@pytest.mark.parametrize("company", [*range(1, 33), 64])
-def test_decode_rows_do_not_depend_on_their_company(form, paged, company):
-    lengths = [(37 * i) % 150 + 1 for i in range(company)]
+@pytest.mark.parametrize("num_rows", [*range(1, 33), 64])
+def test_decode_rows_are_batch_invariant(form, paged, num_rows):
+    lengths = [(37 * i) % 150 + 1 for i in range(num_rows)]
     sequences = paged(lengths)
-    together = sequences.attend(form, [(s, length - 1, length) for s, length in enumerate(lengths)], padding=-company % 8)
-    for sequence in {0, company // 2, company - 1}:
+    together = sequences.attend(form, [(s, length - 1, length) for s, length in enumerate(lengths)], padding=-num_rows % 8)
+    for sequence in {0, num_rows // 2, num_rows - 1}:
         alone = sequences.attend(form, [(sequence, lengths[sequence] - 1, lengths[sequence])])
         assert torch.equal(together[sequence], alone[0])
 

@@ -20,7 +20,7 @@ def test_argmax_takes_the_lowest_id_of_equals(size):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
-def test_argmax_of_a_row_does_not_depend_on_its_company(rows):
+def test_argmax_is_batch_invariant(rows):
     logits = torch.randint(0, 50, (64, 3001), generator=torch.Generator().manual_seed(0)).float()
     assert torch.equal(ops.argmax(logits[-rows:]), ops.argmax(logits)[-rows:])
 

@@ -34,7 +34,7 @@ def test_route_gives_ties_to_the_lowest_id(form):
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_route_of_a_row_does_not_depend_on_its_company(form, random, scoring):
+def test_route_is_batch_invariant(form, random, scoring):
     logits = random(100, 60)
     weights, ids = form.moe_route(logits, 6, True, scoring)
     for rows in (1, 2, 3, 8, 33, 64):
@@ -58,7 +58,7 @@ def test_experts_equal_the_weighted_sum_of_their_mlps(method, dtype, random, mlp
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_experts_of_a_row_do_not_depend_on_its_company(own_method, random, mlps, threads):
+def test_experts_are_batch_invariant(own_method, random, mlps, threads):
     torch.set_num_threads(threads)
     experts = PackedExperts(*mlps)
     x, (weights, ids) = random(257, 32), ops.moe_route(random(257, 8), 3, True, "softmax")

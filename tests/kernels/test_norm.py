@@ -31,7 +31,7 @@ def test_add_rms_norm_is_the_sum_and_its_norm(form, dtype, random):
 
 
 @pytest.mark.parametrize("width", [64, 100, 576])
-def test_norm_of_a_row_does_not_depend_on_its_company(form, random, width):
+def test_norm_is_batch_invariant(form, random, width):
     x, residual, weight = random(257, width), random(257, width), random(width)
     normed, together = form.rms_norm(x, weight, 1e-5), form.add_rms_norm(x, residual, weight, 1e-5)[0]
     for rows in (1, 2, 3, 7, 8, 33, 64, 100):

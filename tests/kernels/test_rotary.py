@@ -30,7 +30,7 @@ def test_rotary_takes_views_of_a_packed_projection(form, random):
         assert torch.equal(view, copy)
 
 
-def test_rotary_of_a_row_does_not_depend_on_its_company(form, random):
+def test_rotary_is_batch_invariant(form, random):
     q, k, (cos, sin), positions = random(100, 4, 32), random(100, 2, 32), tables(100, 32), torch.arange(100)
     whole = form.rotary(q, k, positions, cos, sin)
     for rows in (1, 2, 3, 33, 64):

@@ -77,7 +77,7 @@ async def test_idn_04_there_is_no_best_of() -> None:
     assert not [name for message in (pb.GenerationSpec, pb.SamplingParams) for name in message.DESCRIPTOR.fields_by_name if "best" in name]
 
 
-async def test_smp_01_company_does_not_change_a_seeded_request(real: Service) -> None:
+async def test_smp_01_others_do_not_change_a_seeded_request(real: Service) -> None:
     ask = {"seed": 1234, "temperature": 0.9, "max_tokens": 20, "ignore_eos": True}
     solo = await real.stream("Once upon", **ask)
     mixed: list[dict[str, Any]] = [
@@ -89,9 +89,9 @@ async def test_smp_01_company_does_not_change_a_seeded_request(real: Service) ->
         {"seed": 2},
         {"n": 2},
     ]
-    for company in ([{}], [{"seed": 77}], mixed):
+    for neighbours in ([{}], [{"seed": 77}], mixed):
         for _ in range(3):
-            others = [asyncio.ensure_future(real.unary("Other", **{"temperature": 1.0, "max_tokens": 25, **fields})) for fields in company]
+            others = [asyncio.ensure_future(real.unary("Other", **{"temperature": 1.0, "max_tokens": 25, **fields})) for fields in neighbours]
             assert (await real.stream("Once upon", **ask)).said == solo.said
             await asyncio.gather(*others)
 

@@ -91,7 +91,7 @@ async def test_logprobs_are_those_of_the_unmodified_logits(real: Service, langua
 
 
 @each_language
-async def test_company_and_chunks_change_nothing(real: Service, byte_model: Path, language: dict[str, Any]) -> None:
+async def test_others_and_chunks_change_nothing(real: Service, byte_model: Path, language: dict[str, Any]) -> None:
     expected = await solo(real, language)
     async with real_service(byte_model, "--max-step-tokens", "5") as service:
         others = [asyncio.ensure_future(service.unary("Another " * 3, seed=1, max_tokens=30, **other)) for other in LANGUAGES.values()]

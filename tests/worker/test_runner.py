@@ -225,7 +225,7 @@ def alone():
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 4, 5, 1000])
-def test_tokens_depend_neither_on_company_nor_on_chunks(alone, chunk_tokens):
+def test_tokens_depend_neither_on_others_nor_on_chunks(alone, chunk_tokens):
     requests = [_request(lane, 5 + lane) for lane in range(8)]
     assert generate(_runner(max_step_tokens=1000), requests, chunk_tokens) == alone
 

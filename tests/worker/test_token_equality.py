@@ -1,4 +1,4 @@
-"""A request's logits and tokens do not depend on its company, on chunks or on reused pages: bit for bit, with real models."""
+"""A request's logits and tokens do not depend on the rest of the batch, on chunks or on reused pages: bit for bit, with real models."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def _assert_same(results, alone, first=0):
         assert torch.equal(torch.stack(logits[lane]), torch.stack(alone[lane][1][first:]))
 
 
-def test_company_changes_nothing(model, alone):
+def test_other_sequences_change_nothing(model, alone):
     _assert_same(_run(model, [_request(lane) for lane in range(_NUM_LANES)]), alone)
 
 

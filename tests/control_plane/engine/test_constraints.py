@@ -70,7 +70,7 @@ def test_a_constraint_that_breaks_ends_its_request_only():
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_company_and_preemption_do_not_matter(depth):
+def test_other_sequences_and_preemption_do_not_matter(depth):
     bench = Bench(describe(groups=[(4, 17, None)]), max_steps_in_flight=depth)
     for index in range(4):
         constraint = SubsetConstraint(index) if index % 2 else None

@@ -28,6 +28,18 @@ def expected(num_tokens: int) -> list[int]:
     return solo(PROMPT, num_tokens, constraint=SubsetConstraint())
 
 
+def run_step_beside_a_free_one(bench: Bench) -> SlowConstraint:
+    """Run one step of a constrained request and of a free one; the mask after it is not there."""
+    constraint = SlowConstraint()
+    constraint.is_ready = True
+    bench.submit("r", PROMPT, max_tokens=20, constraint=constraint)
+    bench.submit("free", (7, 8, 9), max_tokens=20)
+    bench.turn()
+    bench.worker.run_step()
+    bench.turn()
+    return constraint
+
+
 @pytest.fixture
 def bench() -> Bench:
     return Bench(describe(max_steps_in_flight=1))
@@ -59,13 +71,7 @@ def test_a_lane_without_its_mask_sits_out_and_others_run_on(bench: Bench) -> Non
 
 
 def test_steps_wait_for_masks_for_a_millisecond_at_most(bench: Bench) -> None:
-    constraint = SlowConstraint()
-    constraint.is_ready = True
-    bench.submit("r", PROMPT, max_tokens=20, constraint=constraint)
-    bench.submit("free", (7, 8, 9), max_tokens=20)
-    bench.turn()
-    bench.worker.run_step()
-    bench.turn()
+    run_step_beside_a_free_one(bench)
     assert not bench.worker.steps  # the mask may come any moment
     bench.clock.now += 0.0009
     bench.turn()
@@ -76,13 +82,7 @@ def test_steps_wait_for_masks_for_a_millisecond_at_most(bench: Bench) -> None:
 
 
 def test_a_mask_that_comes_in_time_makes_the_step(bench: Bench) -> None:
-    constraint = SlowConstraint()
-    constraint.is_ready = True
-    bench.submit("r", PROMPT, max_tokens=20, constraint=constraint)
-    bench.submit("free", (7, 8, 9), max_tokens=20)
-    bench.turn()
-    bench.worker.run_step()
-    bench.turn()
+    constraint = run_step_beside_a_free_one(bench)
     constraint.is_ready = True
     bench.turn()
     assert [(step.num_tokens, len(step.masks)) for step in bench.worker.steps] == [(2, 1)]

@@ -32,7 +32,7 @@ def test_prompts_around_the_edges_of_pages_and_chunks(length, budget):
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_company_does_not_matter(depth):
+def test_other_sequences_do_not_matter(depth):
     bench = Bench(max_steps_in_flight=depth)
     for index in range(31):
         bench.submit(f"other{index}", prompt_of(index), max_tokens=10 + index)

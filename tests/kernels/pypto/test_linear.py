@@ -60,7 +60,7 @@ def test_after_every_pass(run, random, rows, biased):
 
 @pytest.mark.kernels_fast
 @pytest.mark.parametrize("in_features", [64, 2048])
-def test_a_row_does_not_depend_on_its_company(run, random, in_features):
+def test_rows_are_batch_invariant(run, random, in_features):
     x, weight = random(129, in_features), random(48, in_features)
     together = run("linear:linear", x, weight)
     for rows in (1, 16, 20, 64):

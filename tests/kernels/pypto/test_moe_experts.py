@@ -53,7 +53,7 @@ def test_a_row_equals_the_torch_form_which_adds_in_top_k_order():
     assert torch.equal(check(args), moe.moe_experts(*args))
 
 
-def test_a_row_does_not_depend_on_its_company():
+def test_rows_are_batch_invariant():
     x, weights, ids, gate_up, down = arguments(20, 8, 2, 64, 64)
     whole = check([x, weights, ids, gate_up, down])
     assert torch.equal(check([x[-3:], weights[-3:], ids[-3:], gate_up, down]), whole[-3:])

@@ -84,7 +84,7 @@ def test_add_rms_norm_after_every_pass(run, random):
 
 
 @pytest.mark.kernels_fast
-def test_a_row_does_not_depend_on_its_company(run, random):
+def test_rows_are_batch_invariant(run, random):
     x, residual, weight = random(129, 64), random(129, 64), random(64)
     together, alone = (run("add_rms_norm:add_rms_norm", x[:n], residual[:n], weight, EPS) for n in (129, 1))
     assert torch.equal(together[0][:1], alone[0])

@@ -47,7 +47,7 @@ def test_answer(dtype: torch.dtype, demo_model: Path, tokenizer: PreTrainedToken
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_logits_are_the_same_in_company_and_in_chunks(dtype: torch.dtype, demo_model: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_logits_are_the_same_beside_others_and_in_chunks(dtype: torch.dtype, demo_model: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     executor, prompt = load(demo_model, dtype), chat(tokenizer, STORY)
     alone = executor.logits(prompt)
     assert torch.equal(executor.logits(prompt, 7), alone)

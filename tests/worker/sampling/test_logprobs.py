@@ -34,11 +34,11 @@ _SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("company", [0, 7])
+@pytest.mark.parametrize("num_others", [0, 7])
 @pytest.mark.parametrize("sampling", _SAMPLINGS, ids=lambda sampling: str(sampling))
-def test_lpu_03_logprobs_come_from_the_unmodified_logits(sampling, company):
+def test_lpu_03_logprobs_come_from_the_unmodified_logits(sampling, num_others):
     request = admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
-    others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, company + 1)]
+    others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, num_others + 1)]
     output = _runner(constant_logits([2.0, 1.0, 0.0]), 3).execute(step(1, {0: 2}, admissions=[request, *others]))
     (report,) = output.logprobs
     assert (report.lane, report.top_token_ids.tolist()) == (0, [0, 1, 2])
@@ -71,7 +71,7 @@ def test_equal_alternatives_are_ordered_by_token_id():
 
 
 @pytest.mark.parametrize("vocab_size", [49152, 50257])
-def test_no_row_depends_on_its_company(vocab_size):
+def test_rows_are_batch_invariant(vocab_size):
     logits = torch.randn(70, vocab_size, generator=torch.Generator().manual_seed(1)).bfloat16().float()
     token_ids = torch.arange(70)
     together = _tell(logits, token_ids, 20)

@@ -1,4 +1,4 @@
-"""Random numbers: known answers, and independence of company."""
+"""Random numbers: known answers, and independence of other rows."""
 
 import numpy as np
 import pytest

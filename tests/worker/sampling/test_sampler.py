@@ -151,7 +151,7 @@ _KINDS = [
 
 
 @pytest.mark.parametrize("vocab_size", [49152, 50257])
-def test_no_row_depends_on_its_company(vocab_size):
+def test_rows_are_batch_invariant(vocab_size):
     logits = torch.randn(33, vocab_size, generator=torch.Generator().manual_seed(1)) * 4
     logits[::3] = logits[::3].bfloat16().float()
     samplings = [LaneSampling(**{"seed": 1000 + row, **_KINDS[row % len(_KINDS)]}) for row in range(33)]
