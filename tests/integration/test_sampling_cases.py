@@ -181,19 +181,19 @@ async def test_lpu_02_banned_tokens_keep_their_logprob(subject: Subject) -> None
 
 
 async def test_lpu_05_prompt_logprobs_with_chunks_and_preemption(subject: Subject) -> None:
-    ask = _ask(1, 4, _prompt(3, 40), prompt_logprobs=2)
+    ask = _ask(1, 4, _prompt(3, 80), prompt_logprobs=2)
     whole, chunked = RealBench(subject.model), RealBench(subject.model, max_step_tokens=7)
     await whole.generate([ask])
     await chunked.generate([ask])
     expected = whole.sink.prompt_logprobs["1"]
-    assert len(expected) == 40 and chunked.sink.prompt_logprobs["1"] == expected
+    assert len(expected) == 80 and chunked.sink.prompt_logprobs["1"] == expected
 
     def crowd(bench: RealBench, num_rounds: int) -> None:
         if num_rounds == 2:  # two chunks are acknowledged
             for index in range(3):
-                bench.send(_ask(100 + index, 30, (index,) * 9, priority=-1))
+                bench.send(_ask(100 + index, 30, (index,) * 7, priority=-1))
 
-    crowded = RealBench(subject.model, num_pages=6, max_step_tokens=7)
+    crowded = RealBench(subject.model, num_pages=8, max_step_tokens=7)
     outcome = (await crowded.generate([ask], hook=crowd))[1]
     assert crowded.sink.prompt_logprobs["1"] == expected
     assert outcome.finished.num_readmissions >= 1
