@@ -89,9 +89,9 @@ async def test_smp_01_others_do_not_change_a_seeded_request(real: Service) -> No
         {"seed": 2},
         {"n": 2},
     ]
-    for neighbours in ([{}], [{"seed": 77}], mixed):
+    for asked in ([{}], [{"seed": 77}], mixed):
         for _ in range(3):
-            others = [asyncio.ensure_future(real.unary("Other", **{"temperature": 1.0, "max_tokens": 25, **fields})) for fields in neighbours]
+            others = [asyncio.ensure_future(real.unary("Other", **{"temperature": 1.0, "max_tokens": 25, **fields})) for fields in asked]
             assert (await real.stream("Once upon", **ask)).said == solo.said
             await asyncio.gather(*others)
 

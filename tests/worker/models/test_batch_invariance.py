@@ -34,10 +34,10 @@ def test_logits_are_the_same_in_chunks_of_any_size(executor: PagedExecutor) -> N
 @DTYPES
 def test_logits_are_the_same_beside_others(executor: PagedExecutor) -> None:
     alone, chooser = executor.logits(TOKEN_IDS), random.Random(1)
-    sequence, neighbours = executor.sequence(TOKEN_IDS), [executor.sequence(TOKEN_IDS[index:]) for index in range(1, 16)]
+    sequence, crowd = executor.sequence(TOKEN_IDS), [executor.sequence(TOKEN_IDS[index:]) for index in range(1, 16)]
     rows = []
     for chunk in chunk_sizes(len(TOKEN_IDS), 5):
-        others = chooser.sample([other for other in neighbours if len(other.token_ids) - other.num_computed_tokens > 3], chooser.randrange(9))
+        others = chooser.sample([other for other in crowd if len(other.token_ids) - other.num_computed_tokens > 3], chooser.randrange(9))
         chunks = [(other, chooser.choice([1, 1, 2, 3])) for other in others]
         place = chooser.randint(0, len(chunks))
         rows.append(executor.step(*chunks[:place], (sequence, chunk), *chunks[place:])[place])
