@@ -104,7 +104,7 @@ class HandWorker(LocalWorker):
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
-        self._groups, self._cache, self._junk = loaded.cache_groups, loaded.runner._cache, junk
+        self._groups, self._cache, self._junk = loaded.runner._model.cache_groups, loaded.runner._cache, junk
         super().__init__(loaded, self.jobs, events, name)
 
     def submit(self, step: Step) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worker.cache.kv_cache import KVCache
+from worker.cache.kv_cache import CacheGroupSpec, KVCache
 from worker.lanes.batch import Batch, Hidden
 from worker.runner import ForwardModel
 from worker.transfers import HostCopies
@@ -46,6 +46,11 @@ class StreamModel:
 
     def __init__(self, model: ForwardModel) -> None:
         self._model = model
+
+    @property
+    def cache_groups(self) -> Sequence[CacheGroupSpec]:
+        """The model's."""
+        return self._model.cache_groups
 
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """As the model does."""

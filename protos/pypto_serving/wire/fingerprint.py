@@ -36,9 +36,11 @@ def fingerprint_model(directory: Path) -> str:
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that belong to the model in `directory`; raises as `fingerprint_model`."""
-    index = directory / "model.safetensors.index.json"
+    index, whole = directory / "model.safetensors.index.json", directory / "model.safetensors"
+    if not index.exists() and not whole.exists():
+        raise ValueError(f"{directory}: no *.safetensors files of a model: neither {whole.name} nor {index.name} is there")
     if not index.exists():
-        return [directory / "model.safetensors"]
+        return [whole]
     try:
         return sorted({directory / str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
