@@ -20,7 +20,7 @@ from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
 from control_plane.edge.worker_link.registry import WorkerRegistry
-from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.session import LinkContext
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.engine.engine import Engine
 from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
 _JOIN_SECONDS = 5.0
 _BEAT_SECONDS = 0.1
-_PICTURE_SECONDS = 0.25
+_SNAPSHOT_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +70,19 @@ class EngineThread:
 
     @property
     def gauges(self) -> EngineGauges:
-        """The engine's latest picture."""
+        """The engine's latest snapshot."""
         return self._engine.gauges if self._engine else EngineGauges()
 
     def fresh_gauges(self) -> EngineGauges:
-        """A picture of this moment, or the latest one if the engine's event loop does not turn.
+        """A snapshot of this moment, or the latest one if the engine's event loop does not turn.
 
         Waits for that loop for a moment: for a scrape, on a thread of its own.
         """
-        picture: Future[EngineGauges] = Future()
+        snapshot: Future[EngineGauges] = Future()
         if self._engine:
-            self._soon(lambda engine: picture.set_result(engine.renew_gauges()))
+            self._soon(lambda engine: snapshot.set_result(engine.renew_gauges()))
             with contextlib.suppress(TimeoutError):
-                return picture.result(_PICTURE_SECONDS)
+                return snapshot.result(_SNAPSHOT_SECONDS)
         return self.gauges
 
     def seconds_since_turn(self) -> float:
@@ -123,7 +123,7 @@ class EngineThread:
         self._soon(lambda engine: engine.drain())
 
     async def link_states(self) -> list[LinkState]:
-        """Picture of the link to every worker."""
+        """Snapshot of the link to every worker."""
         return await self.call(lambda engine: self._registry.states() if self._registry else [])
 
     async def call(self, function: Callable[[Engine], _R]) -> _R:
@@ -175,7 +175,7 @@ class EngineThread:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(settings.scheduler), sink, self._engine_metrics, settings.engine)
-        registry = self._registry = WorkerRegistry(settings.links, Surroundings(engine, self._link_metrics, time.monotonic))
+        registry = self._registry = WorkerRegistry(settings.links, LinkContext(engine, self._link_metrics, time.monotonic))
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, settings.host, settings.announce_port, settings.announce_credentials)

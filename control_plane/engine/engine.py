@@ -18,7 +18,7 @@ from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker
 from control_plane.engine.state import EngineState, SequenceState
-from control_plane.engine.stats import EngineStats, picture
+from control_plane.engine.stats import EngineStats, snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Engine:
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._gauges = picture(scheduler, healthy=True)
+        self._gauges = snapshot(scheduler, healthy=True)
         self._gauges_time = clock()
         self._gauges_stale = False
 
@@ -251,20 +251,20 @@ class Engine:
 
     @property
     def gauges(self) -> EngineGauges:
-        """The latest picture; may be read on any thread."""
+        """The latest snapshot; may be read on any thread."""
         return self._gauges
 
     def renew_gauges(self) -> EngineGauges:
-        """Take the picture anew."""
+        """Take the snapshot anew."""
         self._take_gauges(self._clock())
         return self._gauges
 
     def snapshot(self, with_sequences: bool = False, with_token_ids: bool = False) -> EngineState:
-        """Take a consistent picture."""
+        """Take a consistent snapshot."""
         now, requests = self._clock(), self._requests
         shown = requests.sequences if with_sequences else []
         states = tuple(SequenceState.of(sequence, requests.is_held(sequence), now, with_token_ids) for sequence in shown)
-        return EngineState(self._picture(), states)
+        return EngineState(self._snapshot(), states)
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
@@ -360,10 +360,10 @@ class Engine:
             self._timer.cancel()
             self._timer = None
 
-    def _picture(self) -> EngineGauges:
-        return picture(self._scheduler, self._healthy, self._stats.retry_after_seconds)
+    def _snapshot(self) -> EngineGauges:
+        return snapshot(self._scheduler, self._healthy, self._stats.retry_after_seconds)
 
     def _take_gauges(self, now: float) -> None:
-        self._gauges = self._picture()
+        self._gauges = self._snapshot()
         self._gauges_time = now
         self._gauges_stale = False

@@ -1,6 +1,6 @@
 """What the engine tells about itself. Numbers only; whoever implements the protocol decides how they are exported.
 
-Observations leave the engine once per pass of its loop, in one call; gauges are a picture that the engine replaces a few times a second
+Observations leave the engine once per pass of its loop, in one call; gauges are a snapshot that the engine replaces a few times a second
 and that any thread may read.
 """
 
@@ -59,7 +59,7 @@ class WorkerGauges:
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """A picture of the engine. It is immutable: the reference to it may be read on any thread."""
+    """A snapshot of the engine. It is immutable: the reference to it may be read on any thread."""
 
     workers: tuple[WorkerGauges, ...] = ()
     num_running: int = 0  # sequences that hold a lane

@@ -1,4 +1,4 @@
-"""A picture of the live sequences for operators. Prompts and output are part of it only when they are asked for."""
+"""A snapshot of the live sequences for operators. Prompts and output are part of it only when they are asked for."""
 
 from dataclasses import dataclass
 

@@ -81,7 +81,7 @@ class EngineStats:
         self.metrics.observe(observed)
 
 
-def picture(scheduler: Scheduler, healthy: bool, retry_after_seconds: float = MIN_RETRY) -> EngineGauges:
+def snapshot(scheduler: Scheduler, healthy: bool, retry_after_seconds: float = MIN_RETRY) -> EngineGauges:
     """Take the gauges."""
     num_stranded = scheduler.waiting.num_stranded
     return EngineGauges(

@@ -11,7 +11,7 @@ from fakes.worker_events import RecordedMetrics
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
 from control_plane.edge.worker_link.registry import WorkerRegistry
-from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.session import LinkContext
 from control_plane.edge.worker_link.settings import Backoff, LinkSettings
 from control_plane.engine.engine import Engine
 
@@ -44,7 +44,7 @@ class LinkedEngine:
         self.link_metrics = RecordedMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
         self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
-        self.registry = WorkerRegistry(LinkSettings(**settings), Surroundings(self.engine, self.link_metrics, time.monotonic))
+        self.registry = WorkerRegistry(LinkSettings(**settings), LinkContext(self.engine, self.link_metrics, time.monotonic))
         self._addresses = addresses
 
     async def __aenter__(self) -> "LinkedEngine":

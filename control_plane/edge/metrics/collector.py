@@ -15,7 +15,7 @@ _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
 
 class ServerCollector(Collector):
-    """Reads snapshots only: `gauges` returns a picture of the engine, `num_held_back` the requests that wait for the first worker.
+    """Reads snapshots only: `gauges` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker.
 
     `num_unwritten_bytes`: memory of output that is not written yet.
     """

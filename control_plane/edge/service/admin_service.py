@@ -38,7 +38,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._start_drain = start_drain
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
-        """A consistent picture; prompts and output are part of it only when they are asked for."""
+        """A consistent snapshot; prompts and output are part of it only when they are asked for."""
         state = await _answer(self._engine.call(lambda engine: engine.snapshot(request.with_sequences, request.with_token_ids)))
         return admin_pb2.GetStateResponse(
             workers=[_worker(worker) for worker in state.gauges.workers],

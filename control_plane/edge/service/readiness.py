@@ -24,7 +24,7 @@ class EngineSigns(Protocol):
 
     @property
     def gauges(self) -> EngineGauges:
-        """Its latest picture."""
+        """Its latest snapshot."""
 
     def seconds_since_turn(self) -> float:
         """How long ago its event loop turned."""

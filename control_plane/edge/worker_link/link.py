@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.edge.worker_link.connection.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.fault_budget import FaultBudget, FaultBudgetSpent
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.requests import heartbeat_frame
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
-from control_plane.edge.worker_link.session import Surroundings, WorkerSession
+from control_plane.edge.worker_link.session import LinkContext, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
-from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerRefused
 from pypto_serving.wire.contract import FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
@@ -66,11 +66,11 @@ class WorkerLink:
         +--lost: refused, another incarnation, hang, lease--+
     """
 
-    def __init__(self, address: str, settings: LinkSettings, surroundings: Surroundings, peers: Peers) -> None:
+    def __init__(self, address: str, settings: LinkSettings, context: LinkContext, peers: Peers) -> None:
         self.address = address
         self.incarnation = ""  # that of the last Welcome or announcement
         self._settings = settings
-        self._surroundings = surroundings
+        self._context = context
         self._peers = peers
         self.weights_digest = ""  # of the worker in session
         self._session: WorkerSession | None = None
@@ -83,7 +83,7 @@ class WorkerLink:
         self._was_in_session = False
         self._num_failed_dials = 0
         self._num_unproven_streams = 0
-        self._trust = Trust("")
+        self._faults = FaultBudget("")
         self._resume_by = 0.0  # when a session without a stream is given up
         self._nudge = asyncio.Event()
 
@@ -93,7 +93,7 @@ class WorkerLink:
         return self._session
 
     def state(self) -> LinkState:
-        """Picture of the link."""
+        """Snapshot of the link."""
         return LinkState(self.address, self._phase(), self._trouble)
 
     def announced(self, incarnation: str) -> None:
@@ -158,7 +158,7 @@ class WorkerLink:
         if session is None:
             return await open_stream(self.address, hello, self._settings)
         try:  # a dial that hangs must not outlive the session
-            async with asyncio.timeout(self._resume_by - self._surroundings.clock()):
+            async with asyncio.timeout(self._resume_by - self._context.clock()):
                 return await open_stream(self.address, hello, self._settings)
         except TimeoutError:
             raise LinkBroken(f"silent for {session.watchdog.max_silence_seconds:.1f} s", is_final=True) from None
@@ -170,7 +170,7 @@ class WorkerLink:
 
     async def _converse(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> None:
         """Hold the session over one stream, to its end."""
-        opened_at = self._surroundings.clock()
+        opened_at = self._context.clock()
         acked_step_id = 0
         try:
             session = self._settle(stream, welcome)
@@ -181,17 +181,17 @@ class WorkerLink:
             if not self._is_leaving:
                 self._note_broken_stream(error, opened_at, acked_step_id)
         except FrameError as error:
-            self._trust.breach()
+            self._faults.breach()
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
         except WorkerRefused as error:
             self._note_failed_dial(LinkBroken(f"refused: {error}", is_refusal=True))
-        except WorkerDistrusted as error:
+        except FaultBudgetSpent as error:
             self._note_failed_dial(LinkBroken(str(error), is_refusal=True))
         finally:
             self._stream = None
             if self._session:
                 watchdog = self._session.watchdog
-                self._resume_by = self._surroundings.clock() + watchdog.max_silence_seconds - watchdog.silence_seconds
+                self._resume_by = self._context.clock() + watchdog.max_silence_seconds - watchdog.silence_seconds
                 self._session.detach()
             await stream.close()
 
@@ -210,8 +210,8 @@ class WorkerLink:
         return session
 
     def _open_session(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
-        if welcome.incarnation != self._trust.incarnation:
-            self._trust = Trust(welcome.incarnation)
+        if welcome.incarnation != self._faults.incarnation:
+            self._faults = FaultBudget(welcome.incarnation)
         self.incarnation = welcome.incarnation
         self._require_alone(welcome.incarnation)
         if welcome.model_fingerprint != self._settings.model_fingerprint:
@@ -221,7 +221,7 @@ class WorkerLink:
         self.weights_digest = ""
         self._take_weights(welcome.weights_digest)
         watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds, self._settings.max_hang_seconds)
-        session = WorkerSession(description, watchdog, self._trust, self._surroundings)
+        session = WorkerSession(description, watchdog, self._faults, self._context)
         self._session = session
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
@@ -244,14 +244,14 @@ class WorkerLink:
 
     async def _watch(self, stream: FrameStream, session: WorkerSession) -> None:
         """Beat, and raise LinkBroken when the worker does not move."""
-        clock = self._surroundings.clock
+        clock = self._context.clock
         description = session.description
         ticked_at = beat_at = clock()
         while True:
             await asyncio.sleep(session.watchdog.tick_seconds)
             now = clock()
             verdict = session.watchdog.tick(now - ticked_at, session.has_work)
-            self._surroundings.metrics.worker_silence(self.address, session.watchdog.silence_seconds)
+            self._context.metrics.worker_silence(self.address, session.watchdog.silence_seconds)
             if verdict:
                 raise LinkBroken(verdict, is_final=True)
             if now - beat_at >= description.lease_seconds / 4 and not stream.is_backed_up:
@@ -264,7 +264,7 @@ class WorkerLink:
         if session is None:
             self._note_failed_dial(error)
             return
-        lived_seconds = self._surroundings.clock() - opened_at
+        lived_seconds = self._context.clock() - opened_at
         is_proven = session.acked_step_id > acked_step_id or (not session.has_work and lived_seconds >= 1.0)
         self._num_unproven_streams = 0 if is_proven else self._num_unproven_streams + 1
         self._is_refused, self._retry_seconds = error.is_refusal, error.retry_seconds
@@ -288,7 +288,7 @@ class WorkerLink:
 
     async def _pause(self) -> None:
         backoff = self._settings.refused if self._is_refused else self._settings.redial
-        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._trust.num_breaches))
+        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._faults.num_breaches))
         pause = min(pause, self._retry_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from control_plane.edge.worker_link.connection.stream import LinkBroken
 from control_plane.edge.worker_link.frames.welcome import num_pages_of
 from control_plane.edge.worker_link.link import LinkState, WorkerLink
-from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.session import LinkContext
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.address import split_address
 from pypto_serving.wire.contract import MAX_NAME_LENGTH
@@ -27,9 +27,9 @@ class TooManyWorkers(Exception):
 class WorkerRegistry:
     """Owns the links. Everything is called on the engine's event loop."""
 
-    def __init__(self, settings: LinkSettings, surroundings: Surroundings, announce_lease_seconds: float = 10.0) -> None:
+    def __init__(self, settings: LinkSettings, context: LinkContext, announce_lease_seconds: float = 10.0) -> None:
         self._settings = settings
-        self._surroundings = surroundings
+        self._context = context
         self._announce_lease_seconds = announce_lease_seconds
         self._links: dict[str, WorkerLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -74,11 +74,11 @@ class WorkerRegistry:
         self._links[address].announced(incarnation)
 
     def states(self) -> list[LinkState]:
-        """Picture of every link."""
+        """Snapshot of every link."""
         return [link.state() for link in self._links.values()]
 
     def _add(self, address: str, incarnation: str = "") -> None:
-        link = WorkerLink(address, self._settings, self._surroundings, self)
+        link = WorkerLink(address, self._settings, self._context, self)
         link.incarnation = incarnation
         self._links[address] = link
         self._tasks[address] = asyncio.get_running_loop().create_task(self._supervise(link), name=f"worker link {address}")
@@ -126,4 +126,4 @@ class WorkerRegistry:
         logger.info("worker forgotten", extra={"worker": address})
         self._tasks.pop(address).cancel()
         del self._links[address], self._forget_timers[address]
-        self._surroundings.metrics.worker_forgotten(address)
+        self._context.metrics.worker_forgotten(address)

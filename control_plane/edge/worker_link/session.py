@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.core.step import Step, WorkerDescription
+from control_plane.edge.worker_link.fault_budget import FaultBudget, FaultBudgetSpent
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
 from control_plane.edge.worker_link.metrics_port import LinkMetrics
-from control_plane.edge.worker_link.trust import Trust, WorkerDistrusted
 from control_plane.edge.worker_link.watchdog import Watchdog
 from control_plane.engine.ports import WorkerEvents, WorkerRefused
 from pypto_serving.wire.unknown_frames import is_unknown_kind
@@ -28,7 +28,7 @@ class FrameSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LinkContext:
     """Whom a link and its session tell what happens, and where they read the time."""
 
     events: WorkerEvents
@@ -45,12 +45,12 @@ class WorkerSession:
       +-- end --> over (whatever the engine still submits is ignored)
     """
 
-    def __init__(self, description: WorkerDescription, watchdog: Watchdog, trust: Trust, surroundings: Surroundings) -> None:
+    def __init__(self, description: WorkerDescription, watchdog: Watchdog, faults: FaultBudget, context: LinkContext) -> None:
         self._description = description
         self._watchdog = watchdog
-        self._trust = trust
-        self._events = surroundings.events
-        self._metrics = surroundings.metrics
+        self._faults = faults
+        self._events = context.events
+        self._metrics = context.metrics
         self._mirror = LaneMirror(description)
         self._sink: FrameSink | None = None
         self._sent: deque[worker_pb2.ExecuteRequest] = deque()  # steps not answered
@@ -63,7 +63,7 @@ class WorkerSession:
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
-        self._verdict: WorkerDistrusted | None = None  # `take` raises it: an engine that asks for a reset is told of no end
+        self._verdict: FaultBudgetSpent | None = None  # `take` raises it: an engine that asks for a reset is told of no end
 
     @property
     def description(self) -> WorkerDescription:
@@ -160,7 +160,7 @@ class WorkerSession:
             self._events.worker_lost(self, reason)
 
     def take(self, frame: worker_pb2.ExecuteResponse) -> None:
-        """Take a frame from the worker; raises FrameError for one that has no place here, WorkerDistrusted, and what `open` does."""
+        """Take a frame from the worker; raises FrameError for one that has no place here, FaultBudgetSpent, and what `open` does."""
         if frame.epoch != self._description.epoch:
             logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
@@ -216,22 +216,22 @@ class WorkerSession:
         self._watchdog.answered()
         if result.error:
             self._is_muted = True
-            self._trust.failure(result.error)
+            self._faults.failure(result.error)
         else:
-            self._trust.confirm()
+            self._faults.confirm()
         self._events.step_done(self, result)
 
     def _blame(self, reason: str) -> None:
         try:
-            self._trust.misfit(reason)
-        except WorkerDistrusted as verdict:
+            self._faults.misfit(reason)
+        except FaultBudgetSpent as verdict:
             self._verdict = verdict
 
     def _diverge(self, step_id: int, reason: str) -> None:
         logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
         self._is_muted = True
         self._metrics.digest_mismatched(self._description.address)
-        self._trust.misfit(reason)
+        self._faults.misfit(reason)
         self._events.digest_mismatch(self, step_id)
 
     def _take_progress(self, progress: worker_pb2.Progress) -> None:

@@ -76,9 +76,9 @@ async def state(server: RunningControlPlane) -> admin_pb2.GetStateResponse:
 async def until_at_rest(server: RunningControlPlane, worker: FakeWorker) -> None:
     """No call, no sequence, no lane, and no page that is not free or cached."""
     while True:
-        picture = await state(server)
-        pages = picture.workers[0].pages
-        if not (picture.num_calls or picture.sequences or pages.referenced or pages.fenced or worker._lanes.live):
+        found = await state(server)
+        pages = found.workers[0].pages
+        if not (found.num_calls or found.sequences or pages.referenced or pages.fenced or worker._lanes.live):
             return
         await asyncio.sleep(0.01)
 

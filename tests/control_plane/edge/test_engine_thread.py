@@ -89,7 +89,7 @@ async def test_met_05_a_scrape_shows_this_moment(thread: EngineThread) -> None:
     assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 0
 
 
-async def test_a_scrape_of_a_blocked_engine_shows_the_last_picture(thread: EngineThread) -> None:
+async def test_a_scrape_of_a_blocked_engine_shows_the_last_snapshot(thread: EngineThread) -> None:
     with blocked(thread):
         assert await asyncio.to_thread(thread.fresh_gauges) == EngineGauges()
 

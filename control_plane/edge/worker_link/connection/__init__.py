@@ -1,1 +1,1 @@
-"""The way to a worker: from knocking at its port to a stream of frames."""
+"""The way to a worker: from a probe of its port to a stream of frames."""

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from control_plane.edge.worker_link.connection.channel import open_channel
-from control_plane.edge.worker_link.connection.knock import Answer, knock
+from control_plane.edge.worker_link.connection.port_probe import Answer, probe_port
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.wire.contract import RETRY_AFTER_MS
@@ -107,7 +107,7 @@ class FrameStream:
 
 async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSettings) -> tuple[FrameStream, worker_pb2.Welcome]:
     """Dial a worker and shake hands; raises LinkBroken."""
-    answer = await knock(address, settings.connect_seconds)
+    answer = await probe_port(address, settings.connect_seconds)
     if answer is not Answer.OPEN:
         raise LinkBroken(answer.value, is_final=answer is Answer.REFUSED)
     stream = FrameStream(open_channel(address, settings.tls))

@@ -61,7 +61,7 @@ def test_a_pass_of_the_engine_is_counted() -> None:
     assert metrics["requests_finished_total", "stop"] == 2
 
 
-def test_gauges_follow_the_engines_picture() -> None:
+def test_gauges_follow_the_engines_snapshot() -> None:
     metrics = Metrics()
     worker = WorkerGauges("w:1", "i", 4, "n", 2, 1, 9, 8, PageCounts(free=5, fenced=1, cached=2, referenced=2))
     metrics.gauges = EngineGauges(workers=(worker,), num_running=2, num_waiting_for_worker=1, num_held=5, max_model_len=64)

@@ -9,7 +9,7 @@ from fakes.worker_events import RecordedEvents, RecordedMetrics
 from fakes.worker_service import FakeWorker
 
 from control_plane.edge.worker_link.registry import WorkerRegistry
-from control_plane.edge.worker_link.session import Surroundings
+from control_plane.edge.worker_link.session import LinkContext
 from control_plane.edge.worker_link.settings import Backoff, LinkSettings
 
 StartWorker = Callable[..., Awaitable[FakeWorker]]
@@ -51,7 +51,7 @@ def make_registry(cleanup: AsyncExitStack, events: RecordedEvents, metrics: Reco
         defaults = {"control_plane_id": "ours", "model_fingerprint": "model"}
         pauses = {"redial": Backoff(0.01, 0.05), "refused": Backoff(0.01, 0.05), "handshake_seconds": 0.5}
         link_settings = LinkSettings(**{**defaults, **pauses, **settings})
-        registry = WorkerRegistry(link_settings, Surroundings(events, metrics, time.monotonic), announce_lease_seconds)
+        registry = WorkerRegistry(link_settings, LinkContext(events, metrics, time.monotonic), announce_lease_seconds)
         cleanup.push_async_callback(registry.stop)
         registry.start(addresses)
         return registry

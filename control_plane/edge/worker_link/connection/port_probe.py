@@ -16,16 +16,16 @@ class Answer(enum.Enum):
     UNREACHABLE = "can not connect"
 
 
-async def knock(address: str, timeout_seconds: float) -> Answer:
+async def probe_port(address: str, timeout_seconds: float) -> Answer:
     """Connect to host:port and hang up; tries every address that the name stands for."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            return await _knock_at_each(*split_address(address))
+            return await _probe_each(*split_address(address))
     except TimeoutError:
         return Answer.SILENT
 
 
-async def _knock_at_each(host: str, port: int) -> Answer:
+async def _probe_each(host: str, port: int) -> Answer:
     loop = asyncio.get_running_loop()
     answer = Answer.UNREACHABLE
     try:
@@ -34,9 +34,9 @@ async def _knock_at_each(host: str, port: int) -> Answer:
         return answer
     for family, kind, protocol, _, endpoint in candidates:
         try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setblocking(False)
-                await loop.sock_connect(probe, endpoint)
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setblocking(False)
+                await loop.sock_connect(tried, endpoint)
         except ConnectionRefusedError:
             answer = Answer.REFUSED
         except OSError:
