@@ -34,18 +34,29 @@ def watch_keys(name: str, path: Path) -> ReloadedKeys:
     """Read a file of keys and go on watching it; raises StartUpError."""
 
     def parse(contents: Sequence[bytes]) -> Keys:
-        return Keys((line.key, _caller(path, line)) for line in parse_keys(path, contents[0]))
+        return Keys(_callers(path, contents[0]).items())
 
     return ReloadedFiles(name, [path], parse)
+
+
+def _callers(path: Path, content: bytes) -> dict[bytes, Caller]:
+    """Keys and their callers; raises FileRefused for a key that stands for two."""
+    callers: dict[bytes, Caller] = {}
+    for line in parse_keys(path, content):
+        caller = _caller(path, line)
+        if callers.setdefault(line.key, caller) != caller:
+            raise FileRefused(f"{path}, line {line.number}: this key stands in an earlier line too, with another name or other priorities")
+    return callers
 
 
 def _caller(path: Path, line: KeyLine) -> Caller:
     """The caller that a line describes; without a name its digest tells it apart. Nothing of the line is shown: it may be a secret."""
     options = dict(option.partition("=")[::2] for option in line.options)
+    is_repeated = len(options) < len(line.options)
     name = options.pop("name", "key-" + hashlib.sha256(line.key).hexdigest()[:16])
     priority = options.pop("priority", None)
-    if options or not _NAME.fullmatch(name):
-        known = "name=NAME, of 1 to 64 letters, digits, _, . and -, and priority=LOW..HIGH"
+    if options or is_repeated or not _NAME.fullmatch(name):
+        known = "name=NAME, of 1 to 64 letters, digits, _, . and -, and priority=LOW..HIGH, each once"
         raise FileRefused(f"{path}, line {line.number}: behind a key may stand {known}")
     try:
         return Caller(name, parse_priorities(priority) if priority is not None else None)

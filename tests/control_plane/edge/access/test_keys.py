@@ -48,9 +48,22 @@ def test_a_key_has_a_name_and_a_range_or_is_told_apart_by_its_digest(tmp_path: P
     assert keys.caller(b"three").priorities == PriorityRange(0, 0)
 
 
-@pytest.mark.parametrize("options", ["word", "name=", "name=a/b", "name=ä", "nam=x", "priority=1", "priority=", "name=x priority=2..1"])
+@pytest.mark.parametrize("options", ["word", "name=", "name=a/b", "name=ä", "nam=x", "priority=1", "priority=", "name=x priority=2..1", "name=x name=y"])
 def test_options_that_are_none_are_refused_by_line_without_showing_the_key(tmp_path: Path, options: str) -> None:
     (tmp_path / "keys").write_text(f"good\nsecret {options}\n")
     with pytest.raises(StartUpError, match="keys, line 2: ") as refused:
         watch_keys("api_keys", tmp_path / "keys")
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("other", ["secret", "secret name=b", "secret name=a priority=0..9"])
+def test_a_key_that_stands_for_two_callers_is_refused_by_line_without_showing_it(tmp_path: Path, other: str) -> None:
+    (tmp_path / "keys").write_text(f"secret name=a\ngood\n{other}\n")
+    with pytest.raises(StartUpError, match="keys, line 3: ") as refused:
+        watch_keys("api_keys", tmp_path / "keys")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_line_may_be_there_twice(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\nsecret\n")
+    assert watch_keys("api_keys", tmp_path / "keys").current().caller(b"secret") is not None
