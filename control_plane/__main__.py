@@ -13,6 +13,9 @@ _SWITCH_SECONDS = 0.0005
 def main(arguments: Sequence[str]) -> int:
     """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
     end_on_interrupt()
+    from pypto_serving.process import logs
+
+    logs.open_standard_streams()
     sys.setswitchinterval(_SWITCH_SECONDS)
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -20,7 +23,6 @@ def main(arguments: Sequence[str]) -> int:
 
     from control_plane.edge.config import read_config
     from control_plane.edge.server import run_control_plane
-    from pypto_serving.process import logs
     from pypto_serving.process.start_up import StartUpError
 
     config = read_config(arguments)

@@ -16,9 +16,11 @@ _STOP_SECONDS = 2.0
 def main(arguments: Sequence[str]) -> int:
     """Run a worker and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
     end_on_interrupt()
+    from pypto_serving.process import logs
+
+    logs.open_standard_streams()
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from pypto_serving.process import logs
     from pypto_serving.process.start_up import StartUpError
     from worker.config import read_config
 
@@ -33,16 +35,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(config: "WorkerConfig") -> int:
     from pypto_serving.process.listening import check_port
+    from pypto_serving.process.start_up import StartUpError
 
     check_port(config.host, config.port)
     check_port(config.metrics_host, config.metrics_port)
     _bound_spinning()
     # torch would load torch-npu by itself, and fail without saying why: worker.device does both.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    # torch is behind this import, and those of _serve, and takes seconds.
+    from kernels.cpu.extension import SettingRefused
+
+    try:
+        return _serve(config)
+    except SettingRefused as error:
+        raise StartUpError(str(error)) from None
+
+
+def _serve(config: "WorkerConfig") -> int:
     import asyncio
     import logging
 
-    # torch is behind these two, and takes seconds to import.
     from worker.service.device_thread import DeviceThread, ProgressCounter
     from worker.service.server import run_worker
 

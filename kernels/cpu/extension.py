@@ -33,6 +33,10 @@ LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+class SettingRefused(ValueError):
+    """A variable of the environment has a value that is none of those it takes; the message is one line that names them."""
+
+
 def levels() -> list[str]:
     """The levels that this CPU can run, best first."""
     capabilities = torch.cpu.get_capabilities()
@@ -40,11 +44,11 @@ def levels() -> list[str]:
 
 
 def level() -> str:
-    """The level to build and to load. Raises ValueError when PYPTO_CPU_LEVEL names none that this CPU can run."""
+    """The level to build and to load. Raises SettingRefused when PYPTO_CPU_LEVEL names none that this CPU can run."""
     available = levels()
     chosen = os.environ.get("PYPTO_CPU_LEVEL") or available[0]
     if chosen not in available:
-        raise ValueError(f"PYPTO_CPU_LEVEL={chosen}: this CPU runs {', '.join(available)}")
+        raise SettingRefused(f"PYPTO_CPU_LEVEL={chosen}: this CPU runs {', '.join(available)}")
     return chosen
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import ops
+from kernels.cpu.extension import SettingRefused
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +62,11 @@ _KERNELS: dict[torch.dtype, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
 def method(dtype: torch.dtype) -> Method:
     """The way for weights of a type, found once in some milliseconds; says in one line of the log what is not as it could be.
 
-    Raises ValueError when PYPTO_LINEARS names none.
+    Raises SettingRefused when PYPTO_LINEARS names none.
     """
     forced = os.environ.get("PYPTO_LINEARS", "")
     if forced not in ("", *METHODS):
-        raise ValueError(f"PYPTO_LINEARS={forced}: must be one of {', '.join(METHODS)}")
+        raise SettingRefused(f"PYPTO_LINEARS={forced}: must be one of {', '.join(METHODS)}")
     if forced == "torch":
         _log.warning("PYPTO_LINEARS=torch: tokens may depend on the other rows of a batch")
     if forced == "torch" or ops.kernel_set() == "torch":

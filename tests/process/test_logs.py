@@ -1,12 +1,17 @@
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from checkpoints import TinyCheckpoint
+from processes import fixed_ports
 
 from pypto_serving.process import logs
 
@@ -82,3 +87,27 @@ def test_hst_01_process_whose_log_nobody_reads_works_on_and_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "done\n"
         assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("closing", ["2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("module", ["worker", "control_plane"])
+def test_a_process_whose_standard_streams_are_closed_serves(tiny_checkpoint: TinyCheckpoint, module: str, closing: str) -> None:
+    (port,) = fixed_ports(1)
+    flags = ["--model", str(tiny_checkpoint("llama")), "--port", "0", "--metrics-port", str(port)]
+    flags += ["--device", "cpu", "--num-pages", "16"] if module == "worker" else ["--announce-port", "0"]
+    process = subprocess.Popen(["sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-m", module, *flags])
+    try:
+        while process.poll() is None and not _listens(port):
+            time.sleep(0.05)
+        assert process.poll() is None
+        descriptors = Path(f"/proc/{process.pid}/fd")
+        assert os.readlink(descriptors / "2") == os.devnull
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

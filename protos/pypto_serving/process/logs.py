@@ -17,6 +17,16 @@ _MAX_LINES = 10_000
 _FLUSH_SECONDS = 1.0
 
 
+def open_standard_streams() -> None:
+    """Open the null device in place of standard streams that are closed; before anything else takes their descriptors.
+
+    A socket that had one of them would get what libraries write to standard error.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  as long as the process
+
+
 def configure(log_format: str, level: str) -> None:
     """Send the root logger to standard error. `log_format`: auto, text or json; `level`: debug, info, warning or error."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())

@@ -124,6 +124,17 @@ def test_cache_that_does_not_fit_ends_with_one_line(tiny_checkpoint: TinyCheckpo
     assert "--num-pages 2000000000 takes" in result.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["PYPTO_LINEARS", "PYPTO_CPU_LEVEL"])
+def test_a_setting_of_the_kernels_that_does_not_exist_ends_with_one_line(
+    tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv(setting, "fastest")
+    result = refused(tiny_checkpoint("llama"))
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"worker: {setting}=fastest: ")
+
+
 def test_help_does_not_import_torch() -> None:
     script = "import runpy, sys\ntry:\n    runpy.run_module('worker', run_name='__main__')\nfinally:\n    assert 'torch' not in sys.modules"
     result = subprocess.run([sys.executable, "-c", script, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)

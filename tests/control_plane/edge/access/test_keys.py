@@ -48,7 +48,9 @@ def test_a_key_has_a_name_and_a_range_or_is_told_apart_by_its_digest(tmp_path: P
     assert keys.caller(b"three").priorities == PriorityRange(0, 0)
 
 
-@pytest.mark.parametrize("options", ["word", "name=", "name=a/b", "name=ä", "nam=x", "priority=1", "priority=", "name=x priority=2..1", "name=x name=y"])
+@pytest.mark.parametrize(
+    "options", ["word", "name=", "name=a/b", "name=ä", "nam=x", "priority=1", "priority=", "name=x priority=2..1", "name=x name=y"]
+)
 def test_options_that_are_none_are_refused_by_line_without_showing_the_key(tmp_path: Path, options: str) -> None:
     (tmp_path / "keys").write_text(f"good\nsecret {options}\n")
     with pytest.raises(StartUpError, match="keys, line 2: ") as refused:
