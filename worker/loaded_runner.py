@@ -83,7 +83,6 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
     _warn_without_kernels(device)
     model = _load_model(config.model, placement)
-    weights_hash = WeightsHash(weight_files(config.model), min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
         max_model_len=model.description.max_model_len,
@@ -94,6 +93,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
     runner = _make_runner(model, cache, limits, graphs, device)
     _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
+    weights_hash = WeightsHash(weight_files(config.model), min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
     return LoadedRunner(
         runner=runner,
         limits=limits,
