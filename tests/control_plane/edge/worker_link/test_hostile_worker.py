@@ -22,8 +22,9 @@ pytestmark = pytest.mark.slow
 
 _OPTIONS = FakeWorkerOptions(vocab_size=VOCAB_SIZE, max_step_tokens=16, lease_ms=400, beat_seconds=0.02, next_token=next_token)
 _SAMPLING = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
-#: A worker that drains is believed, and one whose lanes fail too: both cost requests, rightly.
-_SPARED = frozenset({"draining", "lane_errors"})
+#: A worker that drains is believed, and one whose lanes fail too: both cost requests, rightly. One that tells another numerics id is
+#: believed as well: what has begun waits for a worker with the earlier one.
+_SPARED = frozenset({"draining", "lane_errors", "numerics_id"})
 
 
 @dataclass
