@@ -20,19 +20,9 @@ from benchmarks.qwen3_gguf import write_gguf
 from benchmarks.report import Report, Row
 from benchmarks.report_options import add_report_options, write_report
 from benchmarks.two_processes import TwoProcesses, start_row
-from tests.checkpoints import make_checkpoint
+from tests.checkpoints import QWEN3_0_6B, make_checkpoint
 
-_SHAPE: dict[str, Any] = {
-    "vocab_size": 151_936,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40_960,
-    "rope_theta": 1e6,
-}
+_SHAPE: dict[str, Any] = {**QWEN3_0_6B, "max_position_embeddings": 40_960, "rope_theta": 1e6}
 _LAYER_WEIGHTS = 1024 * (4096 + 2048 + 3 * 3072)
 _HEAD_WEIGHTS = 151_936 * 1024
 _BYTES_PER_TOKEN = 2 * (28 * _LAYER_WEIGHTS + _HEAD_WEIGHTS)  # read by a decode step: every weight once

@@ -5,19 +5,9 @@ from pathlib import Path
 
 import pytest
 from accelerator_runs import KIND, Accelerator
-from checkpoints import TinyCheckpoint
+from checkpoints import QWEN3_0_6B, TinyCheckpoint
 
 from worker.device import DeviceUnavailable
-
-_SMALL = {  # the shape of Qwen3-0.6B
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-}
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +27,6 @@ def checkpoint(tiny_checkpoint: TinyCheckpoint, accelerator: Accelerator) -> Cal
             return tiny_checkpoint("qwen3", dtype)
         if not accelerator.is_real:
             pytest.skip("too large for a CPU that plays an accelerator")
-        return tiny_checkpoint("qwen3", dtype, **_SMALL)
+        return tiny_checkpoint("qwen3", dtype, **QWEN3_0_6B)
 
     return make
