@@ -1,92 +1,14 @@
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 import pytest
-import pytest_asyncio
-from fakes.control_plane import FINGERPRINT, FakeControlPlane, admission, hello
-from fakes.runner import FakeRunner
+from fakes.control_plane import FINGERPRINT, admission
+from fakes.worker_rig import Rig, until
 
 from pypto_serving.wire.columns import pack_ids, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from pypto_serving.worker.v1 import worker_pb2_grpc
-from worker.service.channel_options import CHANNEL_OPTIONS, SERVER_OPTIONS
-from worker.service.device_thread import DeviceThread, ProgressCounter
-from worker.service.frames.description import WorkerDescription
-from worker.service.metrics import WorkerMetrics
-from worker.service.servicer import WorkerServicer
-from worker.step import CacheGroup
-
-
-class Clock:
-    """Time that a test moves by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Rig:
-    """A served worker without a model."""
-
-    runner: FakeRunner
-    servicer: WorkerServicer
-    metrics: WorkerMetrics
-    clock: Clock
-    channel: grpc.aio.Channel
-
-    def control_plane(self) -> FakeControlPlane:
-        return FakeControlPlane(self.channel)
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"pypto_serving_worker_{name}", labels)
-
-
-DESCRIPTION = WorkerDescription(
-    incarnation="worker-1",
-    model_fingerprint=FINGERPRINT,
-    numerics_id="float32/fake",
-    vocab_size=100,
-    max_model_len=64,
-    max_lanes=4,
-    max_step_tokens=32,
-    max_steps_in_flight=2,
-    lease_seconds=0.4,
-    num_partitions=1,
-    cache_groups=(CacheGroup("full", num_layers=2, page_tokens=16, row_bytes=256, num_pages=8),),
-)
-
-
-@pytest_asyncio.fixture
-async def rig() -> AsyncIterator[Rig]:
-    runner, progress, metrics, clock = FakeRunner(), ProgressCounter(), WorkerMetrics(), Clock()
-    device = DeviceThread(progress)
-    servicer = WorkerServicer(DESCRIPTION, device, progress, metrics, clock)
-    device.serve(runner, servicer)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    timekeeper = asyncio.create_task(servicer.keep_time())
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-        yield Rig(runner, servicer, metrics, clock, channel)
-    runner.gate.set()
-    timekeeper.cancel()
-    await server.stop(None)
-    assert device.stop(timeout_seconds=10)
-
-
-async def until(condition: object) -> None:
-    """Wait until `condition()` holds."""
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.005)
 
 
 async def test_welcome_describes_the_worker(rig: Rig) -> None:
@@ -318,116 +240,6 @@ async def test_worker_is_orphaned_once_an_owner_fell_silent(rig: Rig) -> None:
     await until(lambda: rig.metric("session_state", state="detached") == 1)
     rig.clock.now += 0.5
     await asyncio.wait_for(rig.servicer.orphaned, 10)
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "message"),
-    [
-        (
-            {"protocol_version": 2},
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "hello.protocol_version: 2, hello.min_protocol_version: 0; this worker speaks 1 to 1",
-        ),
-        ({"protocol_version": 3, "min_protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION, "hello.min_protocol_version: 2;"),
-        ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION, "hello.protocol_version: 0"),
-        ({"features": ["f"] * 65}, grpc.StatusCode.INVALID_ARGUMENT, "hello.features: 65 names, limit 64"),
-        (
-            {"model_fingerprint": "e"},
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "hello.model_fingerprint: e, this worker has model ffff",
-        ),
-        ({"model_fingerprint": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.model_fingerprint: empty"),
-        ({"name": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: empty"),
-        ({"name": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: 300 characters, limit 256"),
-        ({"name": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "not printable"),
-    ],
-)
-async def test_wrong_hello_is_refused(rig: Rig, fields: dict[str, str], code: grpc.StatusCode, message: str) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match=message) as refusal:
-        await rig.control_plane().open(**fields)
-    assert refusal.value.code() is code
-    assert rig.metric("epoch") == 0
-
-
-async def test_a_newer_control_plane_settles_on_what_the_worker_speaks(rig: Rig) -> None:
-    welcome = await rig.control_plane().open(protocol_version=9, min_protocol_version=1, features=["of-tomorrow"])
-    assert (welcome.protocol_version, list(welcome.features)) == (1, ["wide-generations"])
-
-
-async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) -> None:
-    plane = rig.control_plane()
-    await plane.open()
-    unknown = b"\xfa\x01\x03new"  # field 31, a message
-    frame = pb.ExecuteRequest.FromString(pb.ExecuteRequest(epoch=1).SerializeToString() + unknown)
-    step = pb.Step.FromString(pb.Step(step_id=1, admissions=[admission(0, [1], pages=[0])]).SerializeToString() + unknown)
-    for sent in (frame, pb.ExecuteRequest(epoch=1, step=step), frame):
-        await plane.send(sent)
-    assert unpack_ids((await plane.result()).lanes, "lanes").tolist() == [0]
-    assert rig.metric("broken_frames_total") == 0
-
-
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
-        (pb.ExecuteRequest(epoch=1), "frame: not set"),
-        (hello(), "frame: hello; after Hello it is step, reset or heartbeat"),
-        (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=3)), "step.step_id: 3, the next step is 2"),
-        (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=2, released_lanes=b"abc")), "step.released_lanes: 3 bytes"),
-    ],
-)
-async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb.ExecuteRequest, message: str) -> None:
-    plane = rig.control_plane()
-    await plane.open()
-    await plane.step(1)
-    await plane.result()
-    frame.epoch = 1
-    await plane.send(frame)
-    code, details = await plane.end()
-    assert code is grpc.StatusCode.INVALID_ARGUMENT and message in details
-    assert rig.runner.step_ids == [1]
-    again = rig.control_plane()
-    await again.open()
-    await again.step(1)
-    assert (await again.result()).step_id == 1
-
-
-async def test_rpc_02_a_frame_of_megabytes_is_judged_by_its_content(rig: Rig) -> None:
-    plane = rig.control_plane()
-    await plane.open()
-    await plane.step(1, admissions=[admission(0, [16_384] * 1_500_000, pages=[0])])
-    code, details = await plane.end()
-    assert code is grpc.StatusCode.INVALID_ARGUMENT and "step.admissions.token_ids: 16384 is not below 100" in details
-    again = rig.control_plane()
-    await again.open()
-    await again.step(1, admissions=[admission(0, [5], pages=[0])])
-    assert (await again.result()).error == ""
-
-
-async def test_stream_has_to_begin_with_hello(rig: Rig) -> None:
-    plane = rig.control_plane()
-    await plane.step(1)
-    code, details = await plane.end()
-    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
-
-
-async def test_stream_without_hello_is_ended(rig: Rig) -> None:
-    plane = rig.control_plane()
-    code, details = await plane.end()
-    assert (code, details) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within 0.4 s")
-
-
-@pytest.mark.parametrize("frames", [[b"\xff\xff\xff\xff"], [hello().SerializeToString(), b"\xff\xff\xff\xff"]])
-async def test_bytes_that_are_no_frame_break_the_contract(rig: Rig, frames: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
-    raw = rig.channel.stream_stream("/pypto_serving.worker.v1.WorkerService/Execute")()
-    for frame in frames:
-        await raw.write(frame)
-    with pytest.raises(grpc.aio.AioRpcError, match="frame: not an ExecuteRequest") as end:
-        while await raw.read() is not grpc.aio.EOF:
-            pass
-    assert end.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert rig.metric("broken_frames_total") == 1
-    assert not [record for record in caplog.records if record.exc_info]
-    assert (await rig.control_plane().open("cp-1", takeover=True)).incarnation == "worker-1"
 
 
 async def test_half_close_frees_the_worker_for_others(rig: Rig) -> None:
