@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pypto_serving.process.interrupts import end_on_interrupt
+from pypto_serving.process.interrupts import set_server_signals
 
 #: An event loop that wakes up waits so long for a thread that is busy; by Python's default ten times as long.
 _SWITCH_SECONDS = 0.0005
@@ -12,10 +12,11 @@ _SWITCH_SECONDS = 0.0005
 
 def main(arguments: Sequence[str]) -> int:
     """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
-    end_on_interrupt()
-    from pypto_serving.process import logs
+    set_server_signals()
+    from pypto_serving.process import descriptors, logs
 
     logs.open_standard_streams()
+    descriptors.raise_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"control plane: {error}", file=sys.stderr)
         return error.exit_code
     finally:
-        end_on_interrupt()
+        set_server_signals()
 
 
 if __name__ == "__main__":

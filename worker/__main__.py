@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pypto_serving.process.interrupts import end_on_interrupt
+from pypto_serving.process.interrupts import set_server_signals
 
 if TYPE_CHECKING:
     from worker.config import WorkerConfig
@@ -15,10 +15,11 @@ _STOP_SECONDS = 2.0
 
 def main(arguments: Sequence[str]) -> int:
     """Run a worker and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
-    end_on_interrupt()
-    from pypto_serving.process import logs
+    set_server_signals()
+    from pypto_serving.process import descriptors, logs
 
     logs.open_standard_streams()
+    descriptors.raise_limit()
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from pypto_serving.process.start_up import StartUpError
@@ -64,7 +65,7 @@ def _serve(config: "WorkerConfig") -> int:
     try:
         exit_code = asyncio.run(run_worker(config, device, progress))
     finally:
-        end_on_interrupt()
+        set_server_signals()
         stopped = device.stop(_STOP_SECONDS)
     if not stopped:
         # The device thread is in the middle of something long: the interpreter must not be torn down under it.

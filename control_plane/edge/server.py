@@ -9,7 +9,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from control_plane.edge.access.access import Access
 from control_plane.edge.access.exposure import exposures
@@ -145,6 +145,7 @@ class ControlPlane:
 
     def _metrics(self, engine: EngineThread, live: RequestStreams, access: Access) -> CollectorRegistry:
         registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
         registry.register(access.metrics(PREFIX))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
         num_held_back, num_unwritten = lambda: self._context_limit.num_waiting, lambda: live.num_unwritten_bytes

@@ -59,6 +59,22 @@ async def test_wrk_01_a_killed_worker_costs_no_token(model: Path) -> None:
             assert await _solo(client) == solo
 
 
+async def test_hst_03_hang_up_stops_no_plane_and_cuts_no_stream(model: Path) -> None:
+    with worker(model) as one_worker, control_plane(model, [one_worker]) as control:
+        async with AsyncClient(control.address, resume_seconds=0.0) as client:
+            control.wait_until_ready()
+            solo = await _solo(client)
+
+            async def hang_up() -> None:
+                for process in (one_worker, control):
+                    process.send_signal(signal.SIGHUP)
+
+            assert await _disturbed(client, hang_up) == solo
+    for process in (one_worker, control):
+        assert process.wait() == 0
+        assert len([event for event in process.events if event["message"].startswith("SIGHUP ignored")]) == 1
+
+
 async def test_wrk_03_streams_wait_for_a_worker_that_comes_back(model: Path) -> None:
     with worker(model) as first, control_plane(model, [first]) as control:
         async with AsyncClient(control.address) as client:

@@ -1,4 +1,4 @@
-"""A signal while a process starts: no output, and the exit code that shells expect, or that operations.md lists."""
+"""A signal while a process starts: no output, and the exit code that shells expect, or that operations.md lists; SIGHUP does nothing."""
 
 import shutil
 import subprocess
@@ -27,6 +27,12 @@ def test_hst_04_a_signal_while_something_is_imported_ends_the_process_quietly(
 ) -> None:
     process = _run_and_signal(package, module, signal, tmp_path)
     assert (process.returncode, process.stdout, process.stderr) == ({"SIGINT": 130, "SIGTERM": 0}[signal], "", "")
+
+
+@pytest.mark.parametrize(("package", "module"), [("control_plane", "control_plane.edge.server"), ("worker", "worker.config")])
+def test_hst_03_hang_up_while_something_is_imported_changes_nothing(package: str, module: str, tmp_path: Path) -> None:
+    process = _run_and_signal(package, module, "SIGHUP", tmp_path)
+    assert (process.returncode, len(process.stderr.splitlines())) == (2, 1)  # there is no model
 
 
 @pytest.mark.skipif(

@@ -91,7 +91,7 @@ def test_hst_01_process_whose_log_nobody_reads_works_on_and_ends() -> None:
 
 @pytest.mark.parametrize("closing", ["2>&-", "0<&- 1>&- 2>&-"])
 @pytest.mark.parametrize("module", ["worker", "control_plane"])
-def test_a_process_whose_standard_streams_are_closed_serves(tiny_checkpoint: TinyCheckpoint, module: str, closing: str) -> None:
+def test_hst_03_a_process_whose_standard_streams_are_closed_serves(tiny_checkpoint: TinyCheckpoint, module: str, closing: str) -> None:
     (port,) = fixed_ports(1)
     flags = ["--model", str(tiny_checkpoint("llama")), "--port", "0", "--metrics-port", str(port)]
     flags += ["--device", "cpu", "--num-pages", "16"] if module == "worker" else ["--announce-port", "0"]

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import ProcessCollector
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
@@ -91,6 +92,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         tls = watch_tls("tls", config.tls) if config.tls else None
         metrics = WorkerMetrics()
         metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
+        ProcessCollector(registry=metrics.registry)
         metrics.watch_progress(progress)
         endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port)
         cleanup.callback(endpoint.close)

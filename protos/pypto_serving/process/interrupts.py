@@ -15,3 +15,9 @@ def end_on_interrupt() -> None:
     """
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+
+
+def set_server_signals() -> None:
+    """`end_on_interrupt`, and let nothing come of SIGHUP: the end of the terminal that a server was started from is not its end."""
+    end_on_interrupt()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)

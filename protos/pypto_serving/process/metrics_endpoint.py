@@ -10,6 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import prometheus_client
 from prometheus_client.registry import Collector
 
+from pypto_serving.process.descriptors import DescriptorWatch
 from pypto_serving.process.start_up import StartUpError
 
 _SCRAPER_SECONDS = 30.0
@@ -25,7 +26,12 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         self.address_family = family
         self._connections: list[socket.socket] = []  # oldest first
         self._lock = threading.Lock()
+        self._descriptors = DescriptorWatch()
         super().__init__(address, handler)
+
+    def service_actions(self) -> None:
+        """Called twice a second, and after each connection."""
+        self._descriptors.look()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin a connection."""

@@ -1,11 +1,14 @@
-"""Signals that end the process."""
+"""Signals that end the process, and the one that does not."""
 
 import asyncio
+import logging
 import signal
+
+_log = logging.getLogger(__name__)
 
 
 class StopRequests:
-    """SIGTERM and SIGINT: the first one asks to drain, the second one to stop at once."""
+    """SIGTERM and SIGINT: the first one asks to drain, the second one to stop at once. SIGHUP leaves a line in the log."""
 
     def __init__(self) -> None:
         self.drain = asyncio.Event()
@@ -15,6 +18,8 @@ class StopRequests:
         """Take the signals over from Python."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.take)
+        told = "SIGHUP ignored: keys and certificates are read anew by themselves; to stop, send SIGTERM"
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, told)
 
     def take(self) -> None:
         """Take one request to stop."""

@@ -1,0 +1,43 @@
+"""The limit of file descriptors, in a process that may change its own."""
+
+import json
+import subprocess
+import sys
+
+
+def _run(code: str) -> "subprocess.CompletedProcess[str]":
+    limits = "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+    return subprocess.run([sys.executable, "-c", limits + code], capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_hst_03_soft_limit_becomes_the_hard_one() -> None:
+    code = """if True:
+        from pypto_serving.process import descriptors
+        descriptors.raise_limit()
+        print(resource.getrlimit(resource.RLIMIT_NOFILE))
+    """
+    assert _run(code).stdout == "(128, 128)\n"
+
+
+def test_hst_03_descriptors_that_run_out_are_one_line_for_a_long_time() -> None:
+    code = """if True:
+        from pypto_serving.process import descriptors, logs
+        logs.configure("json", "info")
+        descriptors.DescriptorWatch().look()
+        taken = []
+        def take(count):
+            taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(count - len(os.listdir("/proc/self/fd")) + 1))
+        take(56)
+        descriptors.DescriptorWatch().look()
+        take(58)
+        watch = descriptors.DescriptorWatch()
+        watch.look()
+        watch.look()
+        try:
+            take(1000)
+        except OSError:
+            descriptors.DescriptorWatch().look()
+    """
+    lines = [json.loads(line) for line in _run(code).stderr.splitlines()]
+    assert all(line["level"] == "warning" and "file descriptors run out" in line["message"] for line in lines)
+    assert [(line["open"], line["limit"]) for line in lines] == [(59, 64), (64, 64)]
