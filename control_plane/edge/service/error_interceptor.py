@@ -37,8 +37,8 @@ CallObserver = Callable[[str, grpc.StatusCode], None]
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Converts errors of every service, and reports the status of each call of ours.
 
-    Requests are parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback. Handlers of one request are
-    coroutines, those of a stream of requests async generators.
+    Requests are read and parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback, and would never answer a
+    call that ends before its one request has come. Handlers of one request are coroutines, those of a stream of requests async generators.
     """
 
     def __init__(self, observe_call: CallObserver) -> None:
@@ -70,11 +70,11 @@ class _Call:
     def of_one(self, behaviour: _Handler) -> _Handler:
         """The handler of a method that takes one request."""
 
-        async def call(serialized: bytes, context: _Context) -> Any:
+        async def call(_: AsyncIterator[bytes], context: _Context) -> Any:
             deadline = Deadline(context.time_remaining())
             request = None
             try:
-                request = self._parsed(serialized)
+                request = self._parsed(await context.read())
                 response = await behaviour(request, context)
             except BaseException as error:
                 await self._end(error, deadline, request, context)
@@ -113,7 +113,9 @@ class _Call:
         self._observe(self._method, error.code)
         await _refuse(context, error)
 
-    def _parsed(self, serialized: bytes) -> Any:
+    def _parsed(self, serialized: Any) -> Any:
+        if not isinstance(serialized, bytes):  # the end of the call
+            raise InvalidArgument(f"the call ends without a {self._method}Request")
         try:
             return self._parse(serialized)
         except DecodeError as error:
@@ -132,8 +134,8 @@ def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.R
         assert handler.response_streaming, "no service takes many requests for one answer"
         return grpc.stream_stream_rpc_method_handler(call.of_many(behaviours.stream_stream), response_serializer=serializer)
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(call.of_one(behaviours.unary_stream), response_serializer=serializer)
-    return grpc.unary_unary_rpc_method_handler(call.of_one(behaviours.unary_unary), response_serializer=serializer)
+        return grpc.stream_stream_rpc_method_handler(call.of_one(behaviours.unary_stream), response_serializer=serializer)
+    return grpc.stream_unary_rpc_method_handler(call.of_one(behaviours.unary_unary), response_serializer=serializer)
 
 
 def _serializer(serialize: "Callable[[Any], bytes] | None") -> Callable[[Any], bytes] | None:

@@ -68,3 +68,13 @@ async def test_calls_of_other_services_that_are_cancelled_are_quiet(plane: FakeC
     await asyncio.sleep(0.05)
     assert {method: count for method, count in plane.calls._calls.items() if count} == before
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream", "Tokenize"])
+async def test_net_03_call_that_ends_without_a_message_gets_a_status_and_is_counted(plane: FakeControlPlane, method: str) -> None:
+    path = f"/pypto_serving.inference.v1.InferenceService/{method}"
+    call = plane.channel.stream_stream(path)(iter([])) if method == "GenerateStream" else plane.channel.stream_unary(path)(iter([]))
+    with pytest.raises(grpc.aio.AioRpcError, match=f"the call ends without a {method}Request"):
+        await (call.read() if method == "GenerateStream" else call)
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert plane.calls._calls[method, "invalid_argument"] == 1
