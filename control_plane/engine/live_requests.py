@@ -94,7 +94,7 @@ class LiveRequests:
         if self.draining:
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, "server is draining")
         if too_long := self._too_long(spec):
-            return RequestFailed(spec.request_id, Failure.INVALID_ARGUMENT, too_long)
+            return RequestFailed(spec.request_id, *too_long)
         if numerics_id := self._limits.unseen_numerics(spec, now):
             message = f"no worker with numerics id {numerics_id!r} has been in session"
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, message)
@@ -103,11 +103,12 @@ class LiveRequests:
             return RequestFailed(spec.request_id, Failure.QUEUE_FULL, f"queue is full: {overflow}; retry in {retry:.1f} s", retry)
         return None
 
-    def _too_long(self, spec: GenerationRequest) -> str | None:
+    def _too_long(self, spec: GenerationRequest) -> tuple[Failure, str] | None:
         limit, length = self._scheduler.max_model_len, len(spec.prompt_token_ids) + spec.max_tokens
         if limit is None or length <= limit:
             return None
-        return f"prompt of {len(spec.prompt_token_ids)} tokens and max_tokens {spec.max_tokens} make {length}, max_model_len is {limit}"
+        lengths = f"prompt of {len(spec.prompt_token_ids)} tokens and max_tokens {spec.max_tokens} make {length}, max_model_len is {limit}"
+        return Failure.UNAVAILABLE if spec.takes_over else Failure.INVALID_ARGUMENT, lengths  # what is resumed did fit once
 
     # What workers bring
 
@@ -187,9 +188,8 @@ class LiveRequests:
     def fail_too_long(self) -> None:
         """End what was taken in before the limit was known and does not fit it."""
         for live in list(self._requests.values()):
-            message = self._too_long(live.spec)
-            if message:
-                self.fail(live, Failure.INVALID_ARGUMENT, message)
+            if too_long := self._too_long(live.spec):
+                self.fail(live, *too_long)
 
     def fail_sequence(self, sequence: Sequence, failure: Failure, message: str) -> None:
         """End the request of a sequence, if it is still live."""

@@ -67,6 +67,9 @@ def test_the_limit_falls_when_no_large_worker_has_been_there_for_the_grace_time(
     bench.submit("late", max_tokens=200)
     bench.turn()
     assert bench.sink.failed["late"].failure is Failure.INVALID_ARGUMENT
+    bench.submit("resumed", max_tokens=200, resumed=[4, 5], takes_over=True)
+    bench.turn()
+    assert bench.sink.failed["resumed"].failure is Failure.UNAVAILABLE
 
 
 def test_a_large_worker_that_comes_back_in_time_goes_on_and_the_limit_stays():

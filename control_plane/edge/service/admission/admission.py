@@ -24,7 +24,7 @@ from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
 from control_plane.edge.service.admission.prompt_limit import context_prompt_limit
 from control_plane.edge.service.admission.replayer import Replayer
 from control_plane.edge.service.admission.resume_reader import check_num_resumed_tokens, check_resume, unfinished_choices
-from control_plane.edge.service.errors import InvalidArgument, NotFound
+from control_plane.edge.service.errors import InvalidArgument, NotFound, Unavailable
 from control_plane.edge.text.stop_matcher import StopStrings
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest
@@ -69,7 +69,9 @@ class Admission:
         self._check_priority(spec.priority)
         if spec.HasField("resume"):
             num_tokens = check_num_resumed_tokens(spec.resume)
-            await self._encoder.run(num_tokens, check_resume, spec, self._model.fingerprint, self._model.vocab_size, self._max_tokens)
+            model = self._model
+            await self._encoder.run(num_tokens, check_resume, spec, model.fingerprint, model.vocab_size, model.max_positions)
+            await self._check_resumed_length(spec.resume)
             effective, prompt = spec.resume.effective, list(spec.resume.prompt_token_ids)
             self._check_prompt(prompt, "resume.prompt_token_ids")
         else:
@@ -100,6 +102,14 @@ class Admission:
         """Require the served model; an empty name means it."""
         if name not in ("", self._model.name):
             raise NotFound(f"model {name!r} is not served; this server has {self._model.name!r}")
+
+    async def _check_resumed_length(self, resume: inference_pb2.Resume) -> None:
+        """What is resumed did fit once: that workers have become smaller is no fault of the client."""
+        num_prompt_tokens, max_tokens = len(resume.prompt_token_ids), resume.effective.stopping.max_tokens
+        limit = await self._context_limit.get()
+        if limit < num_prompt_tokens + max_tokens <= self._model.max_positions:
+            lengths = f"the prompt has {num_prompt_tokens} tokens, max_tokens is {max_tokens}, and a request may have {limit} now"
+            raise Unavailable(f"resume: {lengths}; try again when a larger worker is there")
 
     def _check_priority(self, priority: int) -> None:
         allowed = CALLER.get().priorities or self._priorities

@@ -7,13 +7,14 @@ from typing import Any
 import grpc
 import pytest
 from fakes.admission import admit, refusal
-from fakes.engine import VOCAB_SIZE
+from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from fakes.tokenizers import BOS, EOS
 
 from control_plane.edge.service.admission import resume_reader
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
+LIMITED = served_model(max_positions=MAX_MODEL_LEN)
 
 
 @pytest.fixture
@@ -32,6 +33,14 @@ async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
     assert admitted.started.effective == started.effective
     assert (admitted.started.resume_key, admitted.request.takes_over) == (b"k", True)
     assert list(admitted.request.choices[0].resumed_token_ids) == [1, 2]
+
+
+@pytest.mark.parametrize("limit", [7, 2])
+async def test_a_resume_that_has_become_too_long_may_come_back(started: pb.Started, limit: int) -> None:
+    error = await refusal(resumed(started), max_model_len=limit)
+    assert error.code is grpc.StatusCode.UNAVAILABLE
+    assert str(error).startswith(f"resume: the prompt has 3 tokens, max_tokens is 5, and a request may have {limit} now")
+    await admit(resumed(started), max_model_len=8)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,7 @@ async def test_a_resume_takes_its_parameters_along(started: pb.Started) -> None:
 async def test_a_resume_that_makes_no_sense_is_refused(
     started: pb.Started, changes: dict[str, object], code: grpc.StatusCode, message: str
 ) -> None:
-    error = await refusal(resumed(started, **changes))
+    error = await refusal(resumed(started, **changes), LIMITED)
     assert (error.code, str(error)[: len(message)]) == (code, message)
 
 
@@ -80,7 +89,7 @@ async def test_the_ranges_hold_for_a_resume_too(started: pb.Started) -> None:
 @pytest.mark.parametrize(("field", "value", "limit"), [("max_tokens", 62, "61"), ("min_tokens", 6, "max_tokens = 5")])
 async def test_lengths_of_a_resume_are_called_by_their_place_in_it(started: pb.Started, field: str, value: int, limit: str) -> None:
     setattr(started.effective.stopping, field, value)
-    assert str(await refusal(resumed(started))).startswith(f"resume.effective.stopping.{field} = {value}, must be at most {limit}")
+    assert str(await refusal(resumed(started), LIMITED)).startswith(f"resume.effective.stopping.{field} = {value}, must be at most {limit}")
 
 
 async def test_choices_have_so_many_tokens_together(started: pb.Started, monkeypatch: pytest.MonkeyPatch) -> None:
