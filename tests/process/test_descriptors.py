@@ -19,6 +19,29 @@ def test_hst_03_soft_limit_becomes_the_hard_one() -> None:
     assert _run(code).stdout == "(128, 128)\n"
 
 
+def test_hst_03_a_scraper_that_can_not_be_accepted_costs_no_core_and_is_served_later() -> None:
+    code = """if True:
+        import socket, time
+        from contextlib import suppress
+        from prometheus_client import CollectorRegistry
+        from pypto_serving.process.metrics_endpoint import serve_metrics
+        endpoint, scraper, taken = serve_metrics(CollectorRegistry(), "127.0.0.1", 0), socket.socket(), []
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        scraper.connect(("127.0.0.1", endpoint.port))
+        cpu_seconds = time.process_time()
+        time.sleep(1)
+        print(time.process_time() - cpu_seconds)
+        for descriptor in taken:
+            os.close(descriptor)
+        scraper.sendall(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
+        print(scraper.recv(15).decode())
+    """
+    cpu_seconds, answer = _run(code).stdout.splitlines()
+    assert float(cpu_seconds) < 0.1 and answer == "HTTP/1.0 200 OK"
+
+
 def test_hst_03_descriptors_that_run_out_are_one_line_for_a_long_time() -> None:
     code = """if True:
         from pypto_serving.process import descriptors, logs

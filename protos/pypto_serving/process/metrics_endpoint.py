@@ -3,6 +3,7 @@
 import socket
 import sys
 import threading
+import time
 from socketserver import BaseServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -15,6 +16,7 @@ from pypto_serving.process.start_up import StartUpError
 
 _SCRAPER_SECONDS = 30.0
 _MAX_CONNECTIONS = 16
+_RETRY_SECONDS = 0.1
 
 
 class _ScrapeServer(ThreadingMixIn, WSGIServer):
@@ -32,6 +34,14 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
     def service_actions(self) -> None:
         """Called twice a second, and after each connection."""
         self._descriptors.look()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Without a descriptor for it, it would be tried again and again on a whole core."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_RETRY_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin a connection."""

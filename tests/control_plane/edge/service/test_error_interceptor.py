@@ -9,6 +9,8 @@ from fakes.engine import FakeControlPlane, fake_control_plane
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from pypto_serving.inference.v1 import inference_pb2
+
 HEALTH = "/grpc.health.v1.Health"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -78,3 +80,17 @@ async def test_net_03_call_that_ends_without_a_message_gets_a_status_and_is_coun
         await (call.read() if method == "GenerateStream" else call)
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert plane.calls._calls[method, "invalid_argument"] == 1
+
+
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream", "Tokenize"])
+async def test_hst_07_a_call_that_is_cancelled_before_its_message_is_there_is_counted(plane: FakeControlPlane, method: str) -> None:
+    call = plane.channel.stream_unary(f"/pypto_serving.inference.v1.InferenceService/{method}")()
+    await asyncio.sleep(0)
+    await plane.stub.GetServer(inference_pb2.GetServerRequest())  # the server has the one before it, too
+    before = sum(plane.calls._calls.values())
+    call.cancel()
+    async with asyncio.timeout(10):
+        while sum(plane.calls._calls.values()) == before:
+            await asyncio.sleep(0.01)
+    assert sum(plane.calls._calls.values()) == before + 1
+    assert not plane.calls._calls[method, "ok"]
