@@ -93,12 +93,13 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
     runner = _make_runner(model, cache, limits, graphs, device)
     _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
-    weights_hash = WeightsHash(weight_files(config.model), min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
+    fingerprint, files = _identify(config.model)
+    weights_hash = WeightsHash(files, min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
     return LoadedRunner(
         runner=runner,
         limits=limits,
         architecture=model.description.architecture,
-        model_fingerprint=_fingerprint(config.model),
+        model_fingerprint=fingerprint,
         numerics_id=model.numerics_id,
         cache_groups=cache.groups,
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
@@ -129,9 +130,10 @@ def _load_model(directory: Path, placement: Placement) -> Model:
         raise StartUpError(f"{directory}: the model can not be loaded: {first_line(error)}", exit_code=1) from error
 
 
-def _fingerprint(directory: Path) -> str:
+def _identify(directory: Path) -> tuple[str, list[Path]]:
+    """The fingerprint of a model and the files that hold its weights."""
     try:
-        return fingerprint_model(directory)
+        return fingerprint_model(directory), weight_files(directory)
     except OSError as error:
         raise ModelRefused(f"{error.filename}: {error.strerror}") from error
     except ValueError as error:  # a file that no tensor is read from

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from pypto_serving.wire.columns import pack_ids
 
@@ -60,14 +61,17 @@ def _mutate_repeated(random: Random, owner: Message, field: FieldDescriptor) -> 
     change = random.choice(["clear", "add", "repeat", "reverse", "flood"])
     del parts[:]
     if change == "add":
-        parts.extend(copies)
-        parts.add()
+        parts.extend([*copies, _empty_part(field)])
     elif change == "repeat":
         parts.extend(copies * 2)
     elif change == "reverse":
         parts.extend(reversed(copies))
     elif change == "flood":
-        parts.extend((copies or [parts.add()]) * 3000)
+        parts.extend((copies or [_empty_part(field)]) * 3000)
+
+
+def _empty_part(field: FieldDescriptor) -> Any:
+    return GetMessageClass(field.message_type)() if field.message_type else ""
 
 
 def _mutate_message(random: Random, owner: Message, field: FieldDescriptor) -> None:

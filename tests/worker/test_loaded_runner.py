@@ -65,7 +65,10 @@ def test_lanes_that_do_not_fit_into_memory_are_refused_with_one_line(
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), (b"garbage", "not a safetensors file")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, r": no \*\.safetensors files of a model"), (b"garbage", r"model\.safetensors: not a safetensors file")],
+)
 def test_weights_that_can_not_be_read_any_more_are_refused_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
 ) -> None:
@@ -80,7 +83,7 @@ def test_weights_that_can_not_be_read_any_more_are_refused_with_one_line(
         return model
 
     monkeypatch.setattr(loaded_runner, "load_model", load_and_lose)
-    with pytest.raises(StartUpError, match=rf"model\.safetensors: {message}"):
+    with pytest.raises(StartUpError, match=message):
         _load(directory)
 
 
