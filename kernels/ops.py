@@ -97,9 +97,16 @@ _argmax = _define(
     lookup.argmax,
     lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
 )
+
+
+def greatest_in_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The torch form of greatest, whose parts are dispatched one by one."""
+    return logits.amax(dim=-1).float(), argmax(logits)
+
+
 _greatest = _define(
     "greatest(Tensor logits) -> (Tensor, Tensor)",
-    lambda logits: (logits.amax(dim=-1).float(), _argmax(logits)),  # the parts are dispatched one by one
+    greatest_in_parts,
     lambda logits: (logits.new_empty(logits.shape[0], dtype=torch.float32), logits.new_empty(logits.shape[0], dtype=torch.int64)),
 )
 _linear = _define(

@@ -5,6 +5,7 @@ generation took, prefill included.
 """
 
 import json
+import os
 import random
 import sys
 import time
@@ -16,7 +17,8 @@ Generate = Callable[[Sequence[list[int]], int], None]
 
 def answer(generate: Generate, vocab_size: int) -> None:
     """Serve the lines of standard input until it ends; every prompt is drawn anew, so that no prefix cache helps."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what an engine prints stands in nobody's way
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what an engine prints, by whatever way, stands in nobody's way
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         streams, prompt_tokens, max_tokens = json.loads(line)

@@ -23,7 +23,8 @@ def interpreted_forms() -> Iterator[list[str]]:
     with ExitStack() as stack:
         stack.enter_context(npu_layout())
         names = stack.enter_context(interpreted())
-        # On a CPU this operator is dispatched in parts.
+        # On a CPU the first of these is dispatched in parts, and the second has a form of its own; on an NPU it is the other way round.
         stack.enter_context(patch.object(ops, "qk_rope_kv_write_in_parts", ops._qk_rope_kv_write))
+        stack.enter_context(patch.object(ops, "_greatest", ops.greatest_in_parts))
         stack.callback(register("CPU")._destroy)
         yield names
