@@ -16,6 +16,7 @@ from fakes.served_worker import ServedWorker
 from fakes.tcp_proxy import TcpProxy
 
 from control_plane.core.sampling import SamplingParams
+from control_plane.edge.worker_link.settings import Backoff
 from control_plane.engine.ports import Failure
 from worker.runner import ModelRunner, PendingStep
 from worker.step import StepInput
@@ -117,7 +118,7 @@ async def test_a_standby_takes_no_worker_whose_owner_is_back_in_a_moment(start_w
     async with AsyncExitStack() as engines:
         owner = await engines.enter_async_context(_engine(proxy.address, worker=worker, name="owner", max_unproven_streams=100))
         solo = await _undisturbed(owner)
-        standby = await engines.enter_async_context(_engine(worker.address, worker=worker, name="standby"))
+        standby = await engines.enter_async_context(_engine(worker.address, worker=worker, name="standby", refused=Backoff(0.02, 0.05)))
         _submit_all(owner)
         for _ in range(8):
             await asyncio.sleep(0.02)
@@ -125,6 +126,7 @@ async def test_a_standby_takes_no_worker_whose_owner_is_back_in_a_moment(start_w
         assert await _all_tokens(owner) == solo
         assert (owner.scheduler.counters.worker_losses, standby.num_workers) == (0, 0)
         assert owner.link_metrics.num_resumed >= 4
+        assert await _undisturbed(owner) == solo  # and is connected
         await owner.registry.stop()  # which says farewell
         left_at = asyncio.get_running_loop().time()
         await until(lambda: standby.num_workers == 1)

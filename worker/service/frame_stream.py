@@ -37,6 +37,7 @@ class FrameStream:
         self.number = number
         self.epoch = epoch
         self.control_plane_id = control_plane_id
+        self.said_farewell = False
         self._unsent: asyncio.Queue[pb.ExecuteResponse | StreamEnd] = asyncio.Queue()
 
     @property

@@ -210,10 +210,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 self._reset(stream)
             case "heartbeat":
                 pass
+            case "farewell":
+                stream.said_farewell = True  # a broken connection, too, can look as if the other side had closed the stream
             case None if is_unknown_kind(request):
                 _log.debug("frame of an unknown kind ignored", extra={"control_plane": stream.control_plane_id})
             case kind:
-                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset or heartbeat")
+                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat or farewell")
 
     def _take_step(self, frame: pb.Step) -> None:
         step = decode_step(frame, self._description)
@@ -259,7 +261,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _close(self, stream: FrameStream, end: StreamEnd) -> None:
         _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
-        self._session.close(stream.number, self._clock(), is_farewell=end.code is grpc.StatusCode.OK)
+        self._session.close(stream.number, self._clock(), is_farewell=stream.said_farewell)
         if stream is self._stream:
             self._stream = None
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from control_plane.edge.worker_link.connection.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.fault_budget import FaultBudget, FaultBudgetSpent
 from control_plane.edge.worker_link.frames.frame_error import FrameError
-from control_plane.edge.worker_link.frames.requests import heartbeat_frame
+from control_plane.edge.worker_link.frames.requests import farewell_frame, heartbeat_frame
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
 from control_plane.edge.worker_link.settings import LinkSettings
@@ -117,7 +117,8 @@ class WorkerLink:
     async def leave(self) -> None:
         """Let the worker go, so that it keeps itself free for us no longer; the engine is not told."""
         self._is_leaving = True
-        if self._stream is not None:
+        if self._stream is not None and self._session is not None:
+            self._stream.send(farewell_frame(self._session.description.epoch))
             await self._stream.finish(_FAREWELL_SECONDS)
 
     def lose(self, reason: str) -> None:

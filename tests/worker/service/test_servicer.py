@@ -242,12 +242,22 @@ async def test_worker_is_orphaned_once_an_owner_fell_silent(rig: Rig) -> None:
     await asyncio.wait_for(rig.servicer.orphaned, 10)
 
 
-async def test_half_close_frees_the_worker_for_others(rig: Rig) -> None:
+async def test_a_farewell_frees_the_worker_for_others(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
+    await plane.send(pb.ExecuteRequest(epoch=1, farewell=pb.Farewell()))
     await plane.half_close()
     assert await plane.end() == (grpc.StatusCode.OK, "")
     assert (await rig.control_plane().open("cp-2")).epoch == 2
+
+
+async def test_a_stream_that_ends_without_a_farewell_leaves_the_worker_with_its_owner(rig: Rig) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.half_close()  # gRPC shows some broken connections like this
+    assert await plane.end() == (grpc.StatusCode.OK, "")
+    with pytest.raises(grpc.aio.AioRpcError, match="kept for control plane cp-1, whose connection broke"):
+        await rig.control_plane().open("cp-2")
 
 
 async def test_a_standby_does_not_get_the_worker_at_the_first_blip(rig: Rig) -> None:

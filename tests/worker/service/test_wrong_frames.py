@@ -60,7 +60,7 @@ async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) 
     ("frame", "message"),
     [
         (pb.ExecuteRequest(epoch=1), "frame: not set"),
-        (hello(), "frame: hello; after Hello it is step, reset or heartbeat"),
+        (hello(), "frame: hello; after Hello it is step, reset, heartbeat or farewell"),
         (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=3)), "step.step_id: 3, the next step is 2"),
         (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=2, released_lanes=b"abc")), "step.released_lanes: 3 bytes"),
     ],

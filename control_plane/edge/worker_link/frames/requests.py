@@ -45,6 +45,11 @@ def heartbeat_frame(epoch: int) -> worker_pb2.ExecuteRequest:
     return worker_pb2.ExecuteRequest(epoch=epoch, heartbeat=worker_pb2.Heartbeat())
 
 
+def farewell_frame(epoch: int) -> worker_pb2.ExecuteRequest:
+    """Encode a Farewell."""
+    return worker_pb2.ExecuteRequest(epoch=epoch, farewell=worker_pb2.Farewell())
+
+
 def _column(values: Sequence[int]) -> bytes:
     return pack_ids(values) if values else b""
 
