@@ -72,7 +72,7 @@ lint: $(GENERATED) ## Check style, import rules and protos
 	$(BIN)/buf lint
 
 typecheck: $(GENERATED) ## Check the types
-	$(BIN)/mypy control_plane worker kernels clients protos/pypto_serving/wire protos/pypto_serving/process scripts benchmarks
+	$(BIN)/mypy control_plane worker kernels clients pypto_serving scripts benchmarks
 
 proto-check: $(GENERATED) ## Check that the protos break nobody since the previous commit
 	@if git rev-parse --quiet --verify HEAD~1 >/dev/null 2>&1; then $(BIN)/buf breaking --against '.git#ref=HEAD~1'; \
