@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clients.async_client import AsyncClient
     from clients.client import Client
-    from clients.connection.credentials import Credentials
+    from clients.connection import Credentials
     from clients.conversation import Message, Tool, ToolCall
     from clients.errors import ResumeExhausted, ServerUnreachable, ServingError
     from clients.request import Request
@@ -35,7 +35,7 @@ __all__ = [
 _MODULES = {
     "AsyncClient": "async_client",
     "Client": "client",
-    "Credentials": "connection.credentials",
+    "Credentials": "connection",
     "Message": "conversation",
     "Request": "request",
     "ResumeExhausted": "errors",

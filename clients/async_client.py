@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from clients.connection.channel import DEFAULT_TARGET, open_async_channel
-from clients.connection.credentials import Credentials
-from clients.connection.reconnection import Attempts, Patience, Targets
+from clients.connection import DEFAULT_TARGET, Credentials, open_async_channel
 from clients.conversation import MessageLike
-from clients.descriptions import Model, Server
 from clients.errors import ServingError, client_closed, from_status
-from clients.generation import Generation
-from clients.request import Request, taking_request
-from clients.results import Completion, Event
-from clients.tokens import Tokens, detokenize_request, tokenize_request
+from clients.reconnection import Attempts, RetryLimits, Targets
+from clients.request import Request, detokenize_request, taking_request, tokenize_request
+from clients.results import Completion, Event, Model, Server, Tokens
+from clients.stream_state import StreamState
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1.inference_pb2_grpc import InferenceServiceStub
 
@@ -48,7 +45,7 @@ class AsyncClient:
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self._targets = Targets(targets)
-        self._patience = Patience(connect_seconds, resume_seconds)
+        self._limits = RetryLimits(connect_seconds, resume_seconds)
         self._metadata = credentials.metadata()
         self._credentials = credentials.channel_credentials()
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -69,10 +66,10 @@ class AsyncClient:
     @taking_request(Request)
     async def generate(self, request: Request) -> Completion:
         """Generate the whole answer. Takes the fields of `Request`: `await client.generate("Once", max_tokens=8)`."""
-        generation = Generation(request)
-        async for _ in self._events(generation, request.timeout):
+        state = StreamState(request)
+        async for _ in self._events(state, request.timeout):
             pass
-        return generation.completion()
+        return state.completion()
 
     @taking_request(Request)
     def stream(self, request: Request) -> AsyncGenerator[Event, None]:
@@ -84,29 +81,29 @@ class AsyncClient:
 
     def send(self, request: Request) -> AsyncGenerator[Event, None]:
         """As `stream`, for a request that is built already."""
-        return self._events(Generation(request), request.timeout)
+        return self._events(StreamState(request), request.timeout)
 
-    async def _events(self, generation: Generation, timeout: float | None) -> AsyncGenerator[Event, None]:
-        attempts = Attempts(self._targets, self._patience, timeout)
-        while not generation.is_complete:
+    async def _events(self, state: StreamState, timeout: float | None) -> AsyncGenerator[Event, None]:
+        attempts = Attempts(self._targets, self._limits, timeout)
+        while not state.is_complete:
             call = self._stub(attempts.target).GenerateStream(
-                generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+                state.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
             )
-            failure = generation.cut_off()
+            failure = state.cut_off_error()
             try:
                 async for response in call:
-                    event = generation.take(response)
+                    event = state.receive(response)
                     if event is not None:
                         attempts.progressed()
                         yield event
             except grpc.aio.AioRpcError as error:
-                failure = from_status(error, generation.request_id)
+                failure = from_status(error, state.request_id)
             except asyncio.CancelledError:
-                failure = _closed_underneath(generation.request_id)
+                failure = _closed_underneath(state.request_id)
             finally:
                 call.cancel()
-            if not generation.is_complete:
-                await self._pause(attempts.delay_after(failure, generation.num_tokens))
+            if not state.is_complete:
+                await self._pause(attempts.delay_after(failure, state.num_tokens))
 
     async def tokenize(
         self,
@@ -149,7 +146,7 @@ class AsyncClient:
         return await self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout, metadata=self._metadata))
 
     async def _try(self, call: Callable[[str, float | None], grpc.aio.UnaryUnaryCall[Sent, Got]]) -> Got:
-        attempts = Attempts(self._targets, self._patience)
+        attempts = Attempts(self._targets, self._limits)
         while True:
             try:
                 response = await call(attempts.target, attempts.remaining_seconds())
@@ -177,7 +174,7 @@ class AsyncClient:
 
 
 def _closed_underneath(request_id: str = "") -> ServingError:
-    """The error of a call whose channel was closed under it, which gRPC tells as if the task had been cancelled; that goes on as it is."""
+    """The error of a call whose channel was closed under it: gRPC reports that as a cancelled task. CancelledError if it is one."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise asyncio.CancelledError

@@ -9,16 +9,13 @@ from typing import Self, TypeVar, cast
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from clients.connection.channel import DEFAULT_TARGET, open_channel
-from clients.connection.credentials import Credentials
-from clients.connection.reconnection import Attempts, Patience, Targets
+from clients.connection import DEFAULT_TARGET, Credentials, open_channel
 from clients.conversation import MessageLike
-from clients.descriptions import Model, Server
 from clients.errors import RpcStatus, ServingError, client_closed, from_status
-from clients.generation import Generation
-from clients.request import Request, taking_request
-from clients.results import Completion, Event
-from clients.tokens import Tokens, detokenize_request, tokenize_request
+from clients.reconnection import Attempts, RetryLimits, Targets
+from clients.request import Request, detokenize_request, taking_request, tokenize_request
+from clients.results import Completion, Event, Model, Server, Tokens
+from clients.stream_state import StreamState
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1.inference_pb2_grpc import InferenceServiceStub
 
@@ -45,7 +42,7 @@ class Client:
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self._targets = Targets(targets)
-        self._patience = Patience(connect_seconds, resume_seconds)
+        self._limits = RetryLimits(connect_seconds, resume_seconds)
         self._metadata = credentials.metadata()
         channel_credentials = credentials.channel_credentials()
         self._channels = {target: open_channel(target, channel_credentials) for target in self._targets.addresses}
@@ -66,10 +63,10 @@ class Client:
     @taking_request(Request)
     def generate(self, request: Request) -> Completion:
         """Generate the whole answer. Takes the fields of `Request`: `client.generate("Once", max_tokens=8)`."""
-        generation = Generation(request)
-        for _ in self._events(generation, request.timeout):
+        state = StreamState(request)
+        for _ in self._events(state, request.timeout):
             pass
-        return generation.completion()
+        return state.completion()
 
     @taking_request(Request)
     def stream(self, request: Request) -> Generator[Event, None, None]:
@@ -81,28 +78,28 @@ class Client:
 
     def send(self, request: Request) -> Generator[Event, None, None]:
         """As `stream`, for a request that is built already."""
-        return self._events(Generation(request), request.timeout)
+        return self._events(StreamState(request), request.timeout)
 
-    def _events(self, generation: Generation, timeout: float | None) -> Generator[Event, None, None]:
-        attempts = Attempts(self._targets, self._patience, timeout)
-        while not generation.is_complete:
-            with self._close_told():
+    def _events(self, state: StreamState, timeout: float | None) -> Generator[Event, None, None]:
+        attempts = Attempts(self._targets, self._limits, timeout)
+        while not state.is_complete:
+            with self._closed_meanwhile():
                 call = self._stub(attempts.target).GenerateStream(
-                    generation.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+                    state.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
                 )
-            failure = generation.cut_off()
+            failure = state.cut_off_error()
             try:
                 for response in call:
-                    event = generation.take(response)
+                    event = state.receive(response)
                     if event is not None:
                         attempts.progressed()
                         yield event
             except grpc.RpcError as error:
-                failure = self._error(error, generation.request_id)
+                failure = self._error(error, state.request_id)
             finally:
                 call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
-            if not generation.is_complete:
-                self._closed.wait(attempts.delay_after(failure, generation.num_tokens))
+            if not state.is_complete:
+                self._closed.wait(attempts.delay_after(failure, state.num_tokens))
 
     def tokenize(
         self,
@@ -143,10 +140,10 @@ class Client:
         return self._try(lambda target, timeout: method(self._stub(target))(message, timeout=timeout, metadata=self._metadata))
 
     def _try(self, call: Callable[[str, float | None], Got]) -> Got:
-        attempts = Attempts(self._targets, self._patience)
+        attempts = Attempts(self._targets, self._limits)
         while True:
             try:
-                with self._close_told():
+                with self._closed_meanwhile():
                     response = call(attempts.target, attempts.remaining_seconds())
             except grpc.RpcError as error:
                 self._closed.wait(attempts.delay_after(self._error(error)))
@@ -163,8 +160,8 @@ class Client:
         return self._channels[target]
 
     @contextmanager
-    def _close_told(self) -> Iterator[None]:
-        """For the beginning of a call: when another thread closes the client meanwhile gRPC raises ValueError."""
+    def _closed_meanwhile(self) -> Iterator[None]:
+        """For the beginning of a call: gRPC raises ValueError when another thread closes the client meanwhile."""
         try:
             yield
         except ValueError:

@@ -98,14 +98,16 @@ def taking_request(make: Callable[P, Request]) -> Callable[[Callable[[S, Request
 
 def generation_spec(request: Request) -> pb.GenerationSpec:
     """The request on the wire; raises ServingError (INVALID_ARGUMENT) naming the field that does not fit there."""
-    _check_timeout(request.timeout)
+    timeout = request.timeout
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= _MAX_TIMEOUT_SECONDS):  # false for NaN
+        raise invalid(f"timeout: {timeout!r} is not a number of seconds above 0 and up to {_MAX_TIMEOUT_SECONDS:g}")
     spec = pb.GenerationSpec()
     _set_prompt(spec, request)
     _copy(request, spec, _OTHERS)
     _copy(request, spec.sampling, _SAMPLING)
     _copy(request, spec.stopping, _STOPPING)
     _copy(request, spec.output, _OUTPUT)
-    # Without them a broken stream can not be resumed.
+    # Without them a broken stream cannot be resumed.
     spec.output.prompt_token_ids = True
     for token_id, bias in (request.logit_bias or {}).items():
         _guard("logit_bias", (token_id, bias), lambda entry: spec.sampling.logit_bias.update([entry]))
@@ -113,11 +115,6 @@ def generation_spec(request: Request) -> pb.GenerationSpec:
     _guard("stop_token_ids", request.stop_token_ids, spec.stopping.stop_token_ids.extend)
     _set_constraint(spec, request)
     return spec
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= _MAX_TIMEOUT_SECONDS):  # false for NaN
-        raise invalid(f"timeout: {timeout!r} is not a number of seconds above 0 and up to {_MAX_TIMEOUT_SECONDS:g}")
 
 
 def _set_prompt(spec: pb.GenerationSpec, request: Request) -> None:
@@ -166,3 +163,25 @@ def _guard(field: str, value: V, assign: Callable[[V], object]) -> None:
     except (TypeError, ValueError) as error:
         shown = repr(value)
         raise invalid(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '...'} is not accepted: {error}") from error
+
+
+def tokenize_request(
+    text: str | None, messages: Sequence[MessageLike] | None, add_special_tokens: bool | None, with_offsets: bool
+) -> pb.TokenizeRequest:
+    """Exactly one of `text` and `messages` is given, else ServingError (INVALID_ARGUMENT)."""
+    if (text is None) == (messages is None):
+        raise invalid("give exactly one of text and messages")
+    request = pb.TokenizeRequest(add_special_tokens=add_special_tokens, with_offsets=with_offsets)
+    if text is not None:
+        request.text = text
+    else:
+        request.chat.CopyFrom(chat_prompt(messages or ()))
+    return request
+
+
+def detokenize_request(token_ids: Sequence[int], skip_special_tokens: bool) -> pb.DetokenizeRequest:
+    """Raises ServingError (INVALID_ARGUMENT) when an id is no uint32."""
+    try:
+        return pb.DetokenizeRequest(token_ids=token_ids, skip_special_tokens=skip_special_tokens)
+    except (TypeError, ValueError) as error:
+        raise invalid(f"token_ids: {error}") from error

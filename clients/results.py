@@ -188,3 +188,65 @@ class Completion:
         """Usage of the request: the prompt is counted once, completion tokens are those of all choices."""
         usages = [choice.usage for choice in self.choices]
         return Usage(usages[0].prompt_tokens, sum(usage.completion_tokens for usage in usages), usages[0].cached_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids; `spans` are (start, end) of each in code points of the text, empty unless asked for."""
+
+    token_ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    max_model_len: int
+
+    @classmethod
+    def from_wire(cls, response: pb.TokenizeResponse) -> "Tokens":
+        spans = tuple(zip(response.starts, response.ends, strict=True))
+        return cls(tuple(response.token_ids), spans, response.max_model_len)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A served model; `max_model_len` is 0 until the first worker is in session."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+    vocab_size: int
+    max_model_len: int
+    end_token_ids: tuple[int, ...]
+    has_chat_template: bool
+
+    @classmethod
+    def from_wire(cls, model: pb.Model) -> "Model":
+        return cls(
+            model.name,
+            model.architecture,
+            model.fingerprint,
+            model.vocab_size,
+            model.max_model_len,
+            tuple(model.end_token_ids),
+            model.has_chat_template,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running control plane; `instance_id` changes at every start, `draining`: it lets what runs finish and takes no new requests."""
+
+    version: str
+    instance_id: str
+    num_workers: int
+    max_queued_requests: int
+    uptime_seconds: float
+    draining: bool
+
+    @classmethod
+    def from_wire(cls, server: pb.GetServerResponse) -> "Server":
+        return cls(
+            server.version,
+            server.instance_id,
+            server.num_workers,
+            server.max_queued_requests,
+            server.uptime_seconds,
+            server.draining,
+        )

@@ -7,17 +7,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clients.cli.command import Command, UsageError
-from clients.cli.exit_code import ExitCode
-from clients.cli.flags.connection import credentials, targets
+from clients.cli.command import Command, ExitCode, UsageError
+from clients.cli.connection_flags import credentials, targets
 from pypto_serving.process.argument_types import number, positive_seconds, seconds
 
 if TYPE_CHECKING:
-    from clients.bench.sweep import Level, Outcome
-    from clients.bench.workload import Workload
-    from clients.descriptions import Model
+    from clients.bench.load import Workload
+    from clients.bench.sweep import Level, LevelOutcome
 
 _DEFINITIONS = """TTFT: from sending a request to its first token. ITL: the gap between two streamed tokens.
 TPOT: (end to end - TTFT) / (tokens - 1).
@@ -78,20 +76,22 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--shared-prefix: {arguments.shared_prefix} is not within --prompt-tokens {arguments.prompt_tokens}")
 
 
-async def _measure(arguments: argparse.Namespace) -> "list[Outcome]":
+async def _measure(arguments: argparse.Namespace) -> "list[LevelOutcome]":
     from clients.async_client import AsyncClient
-    from clients.bench.report import comparison, table
+    from clients.bench.summary import comparison, table
     from clients.bench.sweep import Sweep
 
     workload, shown = _workload(arguments), credentials(arguments)
-    outcomes: list[Outcome] = []
+    outcomes: list[LevelOutcome] = []
     # A request that is tried again would be measured twice and reported as if nothing had happened.
     async with (
-        AsyncClient(targets(arguments), connect_seconds=arguments.connect_seconds, credentials=shown) as inquirer,
+        AsyncClient(targets(arguments), connect_seconds=arguments.connect_seconds, credentials=shown) as control,
         AsyncClient(targets(arguments), connect_seconds=0.0, resume_seconds=0.0, credentials=shown) as client,
     ):
-        (model, *_), server = await inquirer.models(), await inquirer.server()
-        _check_length(workload, model)
+        (model, *_), server = await control.models(), await control.server()
+        length = workload.prompt_tokens + workload.max_tokens
+        if model.max_model_len and length > model.max_model_len:
+            raise UsageError(f"--prompt-tokens + --max-tokens: {length} is above the model's {model.max_model_len}")
         print(f"{model.name}, {server.num_workers} workers, {workload.prompt_tokens} prompt tokens, {workload.max_tokens} generated")
         try:
             async for outcome in Sweep(client, model, workload, arguments.metrics).run(_levels(arguments)):
@@ -103,18 +103,13 @@ async def _measure(arguments: argparse.Namespace) -> "list[Outcome]":
         except (OSError, ValueError) as error:
             raise UsageError(f"--metrics: {arguments.metrics}: {error}") from error
     if arguments.json is not None:
-        _write(arguments.json, {"model": asdict(model), "server": asdict(server), "workload": asdict(workload)}, outcomes)
+        report = {"model": asdict(model), "server": asdict(server), "workload": asdict(workload), "levels": list(map(asdict, outcomes))}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     return outcomes
 
 
-def _check_length(workload: "Workload", model: "Model") -> None:
-    length = workload.prompt_tokens + workload.max_tokens
-    if model.max_model_len and length > model.max_model_len:
-        raise UsageError(f"--prompt-tokens + --max-tokens: {length} is above the model's {model.max_model_len}")
-
-
 def _workload(arguments: argparse.Namespace) -> "Workload":
-    from clients.bench.workload import Workload
+    from clients.bench.load import Workload
 
     return Workload(
         arguments.prompt_tokens,
@@ -135,10 +130,6 @@ def _levels(arguments: argparse.Namespace) -> "list[Level]":
         return Level(num_requests, num_warm_up, arguments.max_seconds, concurrency, arguments.rate)
 
     return [level(1)] if arguments.rate is not None else [level(concurrency) for concurrency in arguments.concurrency]
-
-
-def _write(path: Path, subject: dict[str, Any], outcomes: "list[Outcome]") -> None:
-    path.write_text(json.dumps({**subject, "levels": [asdict(outcome) for outcome in outcomes]}, indent=2) + "\n")
 
 
 COMMAND = Command("bench", "load a running server and measure it", _add_arguments, _run)

@@ -22,12 +22,12 @@ class TokenCounts:
 
 async def scrape(url: str) -> TokenCounts:
     """Read the counters at `url`; raises OSError when it does not answer, ValueError when they are not there."""
-    return parse(await asyncio.to_thread(_fetch, url))
 
+    def fetch() -> str:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+            return str(response.read(), "utf-8")
 
-def _fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
-        return str(response.read(), "utf-8")
+    return parse(await asyncio.to_thread(fetch))
 
 
 def parse(exposition: str) -> TokenCounts:

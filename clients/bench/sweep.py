@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from clients.async_client import AsyncClient
-from clients.bench.load import closed_loop, open_loop
+from clients.bench.load import Workload, closed_loop, open_loop
 from clients.bench.server_counts import TokenCounts, scrape
 from clients.bench.summary import Summary, summarize
 from clients.bench.timeline import Timeline, follow
-from clients.bench.workload import Workload
-from clients.descriptions import Model
 from clients.request import Request
+from clients.results import Model
 
 _SETTLE_SECONDS = 0.2
 _SETTLE_TRIES = 10
@@ -33,7 +32,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LevelOutcome:
     """A level's figures, and what the server counted meanwhile if it was asked."""
 
     summary: Summary
@@ -53,12 +52,12 @@ class Sweep:
         self._workload = workload
         self._metrics_url = metrics_url
 
-    async def run(self, levels: Sequence[Level]) -> AsyncIterator[Outcome]:
-        """Yield the outcome of each level; raises OSError or ValueError when the server's counts can not be read."""
+    async def run(self, levels: Sequence[Level]) -> AsyncIterator[LevelOutcome]:
+        """Yield the outcome of each level; raises OSError or ValueError when the server's counts cannot be read."""
         for level in levels:
             yield await self._run_level(level)
 
-    async def _run_level(self, level: Level) -> Outcome:
+    async def _run_level(self, level: Level) -> LevelOutcome:
         warm_up = replace(self._workload, max_tokens=min(self._workload.max_tokens, 8))
         requests = warm_up.requests(self._model, f"{level.name} warm-up", level.num_warm_up)
         await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
@@ -66,7 +65,7 @@ class Sweep:
         requests = self._workload.requests(self._model, level.name, level.num_requests)
         summary = summarize(level.name, await self._apply(level, requests))
         after = await self._settled_counts()
-        return Outcome(summary, after - before if after is not None and before is not None else None)
+        return LevelOutcome(summary, after - before if after is not None and before is not None else None)
 
     async def _apply(self, level: Level, requests: Sequence[Request]) -> list[Timeline]:
         if level.rate is None:

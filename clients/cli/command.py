@@ -1,8 +1,9 @@
-"""What every command module offers."""
+"""What a command is, and how it ends."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,21 @@ class Command:
 
 class UsageError(Exception):
     """The command line makes no sense."""
+
+
+class ExitCode(IntEnum):
+    """Exit status of the process."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130
+
+
+EXPLANATION = """exit status:
+  0    ok
+  1    the request failed
+  2    bad usage
+  3    server not reachable, or not available
+  130  interrupted"""

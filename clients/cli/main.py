@@ -8,21 +8,16 @@ from typing import TYPE_CHECKING
 
 from clients.bench.command import COMMAND as BENCH
 from clients.cli import streams
-from clients.cli.command import UsageError
-from clients.cli.commands.abort import COMMAND as ABORT
-from clients.cli.commands.chat import COMMAND as CHAT
-from clients.cli.commands.describe import MODELS, SERVER
-from clients.cli.commands.generate import COMMAND as GENERATE
-from clients.cli.commands.health import COMMAND as HEALTH
-from clients.cli.commands.tokens import DETOKENIZE, TOKENIZE
-from clients.cli.exit_code import EXPLANATION, ExitCode
-from clients.cli.flags.connection import add_connection_arguments, targets
-from clients.connection.trouble import trouble_of
+from clients.cli.chat import COMMAND as CHAT
+from clients.cli.command import EXPLANATION, ExitCode, UsageError
+from clients.cli.connection_flags import add_connection_arguments, targets
+from clients.cli.generate import COMMAND as GENERATE
+from clients.cli.small_commands import SMALL_COMMANDS
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
 
-COMMANDS = (GENERATE, CHAT, TOKENIZE, DETOKENIZE, MODELS, SERVER, HEALTH, ABORT, BENCH)
+COMMANDS = (GENERATE, CHAT, *SMALL_COMMANDS, BENCH)
 
 _DEFAULT_TARGET = "127.0.0.1:50051"
 _KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"
@@ -36,7 +31,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         try:
             return _parse_and_run(arguments, environment)
         finally:
-            sys.stdout.flush()  # at exit Python would report what can not be written, and not in one line
+            sys.stdout.flush()  # at exit Python would report what cannot be written, and not in one line
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -88,32 +83,26 @@ def _parser(default_targets: str) -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     if not targets(arguments):
         raise UsageError("--target: no address given")
-    from clients.errors import ServingError
+    from clients.errors import ServerUnreachable, ServingError
 
     try:
         return int(arguments.run(arguments))
     except ServingError as error:
         print(f"error: {_explanation(error, targets(arguments))}", file=sys.stderr)
-        return _exit_code(error)
-
-
-def _exit_code(error: "ServingError") -> ExitCode:
-    from clients.errors import ServerUnreachable
-
-    return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
+        return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
 
 
 def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
-    from clients.errors import ServerUnreachable
+    from clients.errors import ServerUnreachable, connection_problem
 
     if not isinstance(error, ServerUnreachable):
         request = f" (request {error.request_id})" if error.request_id else ""
         way_out = f"; {_KEY_SOURCES} names one" if error.code.name == "UNAUTHENTICATED" else ""
         return f"{error.code.name}: {error.message}{way_out}{request}"
     where = ", ".join(addresses)
-    trouble = trouble_of(error.message)
-    if trouble:
-        return f"{where} can not be talked to: {trouble} (flags: {_TLS_FLAGS})"
+    problem = connection_problem(error.message)
+    if problem:
+        return f"{where} cannot be talked to: {problem} (flags: {_TLS_FLAGS})"
     if "failed to connect" in error.message:
         return f"no answer from {where}: start it with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

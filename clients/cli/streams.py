@@ -30,7 +30,17 @@ def check_text(arguments: Sequence[str]) -> None:
             raise UsageError(f"argument {argument!r} is not UTF-8") from None
 
 
+def read_text(argument: str | None, name: str) -> str:
+    """The argument; standard input when it is `-`, or absent with something piped in. Raises UsageError when there is neither."""
+    if argument is not None and argument != "-":
+        return argument
+    if argument is None and sys.stdin.isatty():
+        raise UsageError(f"{name}: give it as an argument, or pipe it in")
+    text = sys.stdin.read()
+    return text.removesuffix("\n")
+
+
 def discard_output() -> None:
-    """Send what Python still flushes at exit nowhere: nobody reads it, or it can not be written."""
+    """Send what Python still flushes at exit nowhere: nobody reads it, or it cannot be written."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,8 +14,8 @@ from fakes.running_control_plane import running
 from fakes.service import Service, real_service, real_worker
 from fakes.tokenizers import EOS
 
-from clients.generation import Generation
 from clients.request import Request, generation_spec
+from clients.stream_state import StreamState
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -122,23 +122,21 @@ async def test_a_lost_worker_changes_nothing(real: Service, byte_model: Path) ->
         real_worker(byte_model) as second,
         running(byte_model, "--worker", first.address, "--worker", second.address) as server,
     ):
-        generation, service = Generation(request), Service(server, first)
+        state, service = StreamState(request), Service(server, first)
         while len((await service.state()).workers) < 2:
             await asyncio.sleep(0.002)
-        call = service.stub.GenerateStream(generation.next_request())
-        await take_tokens(generation, call, 6)
+        call = service.stub.GenerateStream(state.next_request())
+        await take_tokens(state, call, 6)
         carrier = next(worker for worker in (first, second) if not worker.servicer.is_idle)
         await carrier.server.stop("gone")
-        while not generation.is_complete:
-            generation.take(await call.read())
-        assert [list(choice.token_ids) for choice in generation.completion().choices] == [
-            list(choice.token_ids) for choice in expected.choices
-        ]
+        while not state.is_complete:
+            state.receive(await call.read())
+        assert [list(choice.token_ids) for choice in state.completion().choices] == [list(choice.token_ids) for choice in expected.choices]
 
 
-async def take_tokens(generation: Generation, call: Any, num_tokens: int) -> None:
-    while (generation.num_tokens or 0) < num_tokens:
-        generation.take(await call.read())
+async def take_tokens(state: StreamState, call: Any, num_tokens: int) -> None:
+    while (state.num_tokens or 0) < num_tokens:
+        state.receive(await call.read())
 
 
 def resume_within(whole: Answer, received: int, language: dict[str, Any]) -> pb.GenerationSpec:

@@ -1,8 +1,7 @@
 import pytest
 
-from clients.bench.report import comparison, table
 from clients.bench.server_counts import TokenCounts
-from clients.bench.summary import Distribution, summarize
+from clients.bench.summary import Distribution, comparison, summarize, table
 from clients.bench.timeline import Timeline
 
 

@@ -9,7 +9,7 @@ from pypto_serving.process.argument_types import seconds
 
 if TYPE_CHECKING:
     from clients.client import Client
-    from clients.connection.credentials import Credentials
+    from clients.connection import Credentials
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: str, connect_seconds: float = 2.0) -> None:
@@ -51,7 +51,7 @@ def targets(arguments: argparse.Namespace) -> list[str]:
 
 def credentials(arguments: argparse.Namespace) -> "Credentials":
     """What to show to the server; raises UsageError for a file without a key."""
-    from clients.connection.credentials import Credentials
+    from clients.connection import Credentials
 
     path: Path | None = arguments.api_key_file
     api_key = arguments.default_api_key if path is None else _key_in(path)

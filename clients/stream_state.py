@@ -19,7 +19,7 @@ class _Received:
     finished: Finished | None = None
 
 
-class Generation:
+class StreamState:
     """Turns responses into events, each exactly once over any number of streams, and says how to ask for the rest.
 
     Raises ServingError (INVALID_ARGUMENT) from the constructor when the request does not fit on the wire.
@@ -83,31 +83,31 @@ class Generation:
             choices=choices,
         )
 
-    def take(self, response: pb.GenerateStreamResponse) -> Event | None:
+    def receive(self, response: pb.GenerateStreamResponse) -> Event | None:
         """The event in `response`, or None when it was received before; raises ServingError when it does not continue what we have."""
         match response.WhichOneof("event"):
             case "started":
-                return self._take_started(response.started)
+                return self._receive_started(response.started)
             case "delta":
-                return self._take_delta(Delta.from_wire(response.delta), response.delta.numerics_id)
+                return self._receive_delta(Delta.from_wire(response.delta), response.delta.numerics_id)
             case "prompt_logprobs":
-                return self._take_prompt_logprobs(PromptLogprobs.from_wire(response.prompt_logprobs))
+                return self._receive_prompt_logprobs(PromptLogprobs.from_wire(response.prompt_logprobs))
             case "finished":
-                return self._take_finished(Finished.from_wire(response.finished))
+                return self._receive_finished(Finished.from_wire(response.finished))
         return None
 
-    def _take_started(self, started: pb.Started) -> Started | None:
+    def _receive_started(self, started: pb.Started) -> Started | None:
         if self._started is None:
             self._started = started
             self._received = {index: _Received() for index in range(max(1, started.effective.n))}
             return Started.from_wire(started)
         if started.model_fingerprint != self._started.model_fingerprint:
-            message = f"the stream began with model {self._started.model_fingerprint} and can not go on with {started.model_fingerprint}"
+            message = f"the stream began with model {self._started.model_fingerprint} and cannot go on with {started.model_fingerprint}"
             raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message, self.request_id)
         self._started.resume_key = started.resume_key
         return None
 
-    def _take_delta(self, delta: Delta, numerics_id: str) -> Delta:
+    def _receive_delta(self, delta: Delta, numerics_id: str) -> Delta:
         received = self._choice(delta.choice)
         expected = len(received.token_ids)
         if received.finished or delta.first_index != expected:
@@ -118,7 +118,7 @@ class Generation:
         received.numerics_id = numerics_id or received.numerics_id
         return delta
 
-    def _take_prompt_logprobs(self, told: PromptLogprobs) -> PromptLogprobs | None:
+    def _receive_prompt_logprobs(self, told: PromptLogprobs) -> PromptLogprobs | None:
         """What is new of them: after a resume they come again, from the first one on, unless all had come."""
         known = len(self._prompt_logprobs)
         if told.first_index > known:
@@ -127,7 +127,7 @@ class Generation:
         self._prompt_logprobs += entries
         return PromptLogprobs(entries, known) if entries else None
 
-    def _take_finished(self, finished: Finished) -> Finished | None:
+    def _receive_finished(self, finished: Finished) -> Finished | None:
         received = self._choice(finished.choice)
         if received.finished:
             return None
@@ -142,7 +142,7 @@ class Generation:
     def _broken(self, what: str) -> ServingError:
         return ServingError(grpc.StatusCode.INTERNAL, f"the stream is out of order: {what}", self.request_id)
 
-    def cut_off(self) -> ServingError:
+    def cut_off_error(self) -> ServingError:
         """The failure of a stream that ended well, but too early."""
         return ServingError(grpc.StatusCode.UNAVAILABLE, "the stream ended before the answer did", self.request_id)
 

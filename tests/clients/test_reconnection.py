@@ -1,8 +1,8 @@
 import grpc
 import pytest
 
-from clients.connection.reconnection import Attempts, Patience, Targets
 from clients.errors import ResumeExhausted, ServerUnreachable, ServingError
+from clients.reconnection import Attempts, RetryLimits, Targets
 
 LOST = ServingError(grpc.StatusCode.UNAVAILABLE, "socket closed")
 
@@ -14,8 +14,8 @@ class Clock:
         return self.now
 
 
-def attempts(targets="a", timeout=None, clock=None, **patience):
-    return Attempts(Targets(targets), Patience(**patience), timeout, clock or Clock(), jitter=lambda: 1.0)
+def attempts(targets="a", timeout=None, clock=None, **limits):
+    return Attempts(Targets(targets), RetryLimits(**limits), timeout, clock or Clock(), jitter=lambda: 1.0)
 
 
 def test_broken_stream_is_tried_at_once_at_the_same_address():
@@ -110,7 +110,7 @@ def test_an_id_that_stays_taken_is_told_as_it_is():
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "5"])
 def test_patience_that_is_no_time_is_refused(name, seconds):
     with pytest.raises(ServingError, match=f"{name}: {seconds!r}"):
-        Patience(**{name: seconds})
+        RetryLimits(**{name: seconds})
 
 
 @pytest.mark.parametrize("targets", [[], [""], "a\udcff", ["a", "b\n"]])

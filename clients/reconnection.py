@@ -10,7 +10,7 @@ import grpc
 
 from clients.errors import ResumeExhausted, ServerUnreachable, ServingError, invalid
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 1.0
@@ -18,7 +18,7 @@ _SHORTEST_TIMEOUT_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryLimits:
     """How long to keep trying, in seconds: until a request has started, and from the moment its stream broke until it goes on."""
 
     connect_seconds: float = 5.0
@@ -48,19 +48,19 @@ class Attempts:
     """The attempts at one request.
 
     A broken stream is tried again at once at the same address, then at the others in turn; after each round there is a pause that doubles
-    up to a second. The patience starts anew with every event that brings something new.
+    up to a second. The limits start anew with every event that brings something new.
     """
 
     def __init__(
         self,
         targets: Targets,
-        patience: Patience,
+        limits: RetryLimits,
         timeout: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._targets = targets
-        self._patience = patience
+        self._limits = limits
         self._clock, self._jitter = clock, jitter
         self._index = targets.preferred
         self._num_failures = 0
@@ -81,7 +81,7 @@ class Attempts:
     def progressed(self) -> None:
         """Note that the current attempt brought something new."""
         if self._has_begun and self._trouble_since is not None:
-            logger.warning("resumed after %.1f s at %s", self._clock() - self._trouble_since, self.target)
+            _log.warning("resumed after %.1f s at %s", self._clock() - self._trouble_since, self.target)
         self._has_begun = True
         self._targets.preferred = self._index
         self._trouble_since = None
@@ -99,7 +99,7 @@ class Attempts:
             raise error
         failed_at, now = self.target, self._clock()
         delay = max(self._turn_to_next(now), error.retry_after_seconds or 0.0)
-        limit = self._patience.resume_seconds if resuming else self._patience.connect_seconds
+        limit = self._limits.resume_seconds if resuming else self._limits.connect_seconds
         assert self._trouble_since is not None
         if now + delay - self._trouble_since >= limit:
             if error.code is grpc.StatusCode.ALREADY_EXISTS:
@@ -107,17 +107,17 @@ class Attempts:
             raise self._give_up(error, num_tokens) from error
         if self._deadline is not None and now + delay >= self._deadline:
             raise self._timed_out(f"last failure: {error.message}", error) from error
-        self._tell(failed_at, error, is_new=self._has_begun and self._trouble_since == now)
+        self._log_failure(failed_at, error, is_new=self._has_begun and self._trouble_since == now)
         return delay
 
     def _timed_out(self, why: str, error: ServingError) -> ServingError:
         return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"timeout={self._timeout:g}: {why}", error.request_id)
 
-    def _tell(self, failed_at: str, error: ServingError, is_new: bool) -> None:
+    def _log_failure(self, failed_at: str, error: ServingError, is_new: bool) -> None:
         if is_new:
-            logger.warning("interrupted at %s (%s), resuming", failed_at, error.message)
+            _log.warning("interrupted at %s (%s), resuming", failed_at, error.message)
         else:
-            logger.info("%s failed (%s), next is %s", failed_at, error.message, self.target)
+            _log.info("%s failed (%s), next is %s", failed_at, error.message, self.target)
 
     def _turn_to_next(self, now: float) -> float:
         if self._trouble_since is None:
@@ -136,11 +136,11 @@ class Attempts:
         if num_tokens is not None:
             message = (
                 f"the stream broke after {num_tokens} tokens and could not be resumed within "
-                f"resume_seconds={self._patience.resume_seconds:g}: {error.message}"
+                f"resume_seconds={self._limits.resume_seconds:g}: {error.message}"
             )
             return ResumeExhausted(error.code, message, error.request_id)
         addresses = ", ".join(self._targets.addresses)
-        message = f"no answer from {addresses} within connect_seconds={self._patience.connect_seconds:g}: {error.message}"
+        message = f"no answer from {addresses} within connect_seconds={self._limits.connect_seconds:g}: {error.message}"
         return ServerUnreachable(error.code, message, error.request_id)
 
 

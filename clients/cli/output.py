@@ -1,12 +1,15 @@
-"""Shows an answer while it is generated."""
+"""Shows results: an answer while it is generated, log probabilities, JSON."""
 
+import json
 import sys
 import time
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.status import Status
 
     from clients.results import Event, Finished, TokenLogprob
@@ -47,7 +50,7 @@ class AnswerPrinter:
             if self._parts or finished:
                 print(flush=True)
         if finished and sys.stderr.isatty():
-            self._tell(finished)
+            self._print_figures(finished)
         show_logprobs(logprobs)
 
     def _write(self, text: str, status: "Status | None") -> None:
@@ -59,7 +62,7 @@ class AnswerPrinter:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def _tell(self, finished: "Finished") -> None:
+    def _print_figures(self, finished: "Finished") -> None:
         seconds = time.monotonic() - self._began
         num_tokens = finished.usage.completion_tokens
         first = f"{self._first_text_seconds or seconds:.2f} s to the first text"
@@ -84,3 +87,8 @@ def show_logprobs(logprobs: "Iterable[TokenLogprob]") -> None:
 
 def _shown(token: bytes) -> str:
     return repr(token.decode("utf-8", "backslashreplace"))
+
+
+def to_json(result: "DataclassInstance", **more: Any) -> str:
+    """One line; bytes become lists of numbers."""
+    return json.dumps({**more, **asdict(result)}, default=list, ensure_ascii=False)

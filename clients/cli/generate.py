@@ -3,13 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from clients.cli.answer import AnswerPrinter, show_logprobs
-from clients.cli.as_json import to_json
-from clients.cli.command import Command
-from clients.cli.exit_code import ExitCode
-from clients.cli.flags.connection import open_client
-from clients.cli.flags.parameters import add_parameter_arguments, request_fields
-from clients.cli.prompt import read_text
+from clients.cli.command import Command, ExitCode
+from clients.cli.connection_flags import open_client
+from clients.cli.output import AnswerPrinter, show_logprobs, to_json
+from clients.cli.request_flags import add_request_arguments, request_fields
+from clients.cli.streams import read_text
 
 if TYPE_CHECKING:
     from clients.client import Client
@@ -31,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-stream", action="store_true", help="show the answer when it is complete")
     parser.add_argument("--json", action="store_true", help="one JSON object per event, or with --no-stream one for the answer")
-    add_parameter_arguments(parser)
+    add_request_arguments(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:

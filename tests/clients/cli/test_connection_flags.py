@@ -40,7 +40,7 @@ async def test_the_environment_may_hold_the_key(start_process, secured, tmp_path
 
 async def test_plain_text_to_a_tls_port_is_one_line_that_says_so(command_line, secured):
     ended = await command_line("models", "--connect-seconds", "0", target=secured.target)
-    line = f"error: {secured.target} can not be talked to: it hangs up: it may ask for TLS, or for a client's certificate"
+    line = f"error: {secured.target} cannot be talked to: it hangs up: it may ask for TLS, or for a client's certificate"
     assert (ended.status, ended.err) == (3, line + " (flags: --tls, --tls-ca, --tls-cert, --tls-key)\n")
 
 

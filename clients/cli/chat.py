@@ -5,11 +5,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clients.cli.answer import AnswerPrinter
-from clients.cli.command import Command
-from clients.cli.exit_code import ExitCode
-from clients.cli.flags.connection import open_client
-from clients.cli.flags.parameters import add_parameter_arguments, request_fields
+from clients.cli.command import Command, ExitCode
+from clients.cli.connection_flags import open_client
+from clients.cli.output import AnswerPrinter
+from clients.cli.request_flags import add_request_arguments, request_fields
 
 if TYPE_CHECKING:
     from clients.client import Client
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} [options]"
     parser.add_argument("--system", metavar="TEXT", help="system message at the beginning")
-    add_parameter_arguments(parser)
+    add_request_arguments(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:

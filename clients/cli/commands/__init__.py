@@ -1,1 +1,0 @@
-"""The commands, one module each, or two that are alike in one."""

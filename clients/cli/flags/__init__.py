@@ -1,1 +1,0 @@
-"""Flags that several commands share, and what they stand for."""

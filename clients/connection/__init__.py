@@ -1,1 +1,0 @@
-"""How servers are reached, and what happens when one is lost."""
