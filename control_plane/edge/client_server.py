@@ -5,7 +5,6 @@ from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.key_interceptor import KeyInterceptor
@@ -20,6 +19,7 @@ from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
+from pypto_serving.process.reflection import enable_reflection
 
 _INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -45,7 +45,7 @@ class ClientServer:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
-            reflection.enable_server_reflection((_INFERENCE.full_name, HEALTH, reflection.SERVICE_NAME), self._server)
+            enable_reflection(self._server, _INFERENCE.full_name, HEALTH)
         await self._server.start()
         self._following = asyncio.create_task(readiness.follow(engine, lag.observe))
 
@@ -74,7 +74,7 @@ class AdminServer:
         """Serve."""
         admin_pb2_grpc.add_AdminServiceServicer_to_server(service, self._server)
         if self._access.reflection:
-            reflection.enable_server_reflection((_ADMIN.full_name, reflection.SERVICE_NAME), self._server)
+            enable_reflection(self._server, _ADMIN.full_name)
         await self._server.start()
 
     async def stop(self) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import ProcessCollector
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
@@ -20,6 +19,7 @@ from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.reflection import enable_reflection
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
@@ -46,7 +46,7 @@ class WorkerServer:
         self._server = grpc.aio.server(options=options)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((_SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
+        enable_reflection(self._server, _SERVICE, HEALTH)
 
     async def start(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
         """Serve on host:port and return the bound port; raises StartUpError when the port is taken."""

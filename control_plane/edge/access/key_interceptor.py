@@ -8,9 +8,11 @@ import grpc.aio
 
 from control_plane.edge.access.callers import CALLER
 from control_plane.edge.access.keys import ReloadedKeys
+from pypto_serving.process.health import HEALTH
+from pypto_serving.process.reflection import REFLECTION_SERVICES
 
 #: Open to everybody, if they are served at all: what probes and tools need.
-_OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
+_OPEN_SERVICES = tuple(f"/{service}/" for service in (HEALTH, *REFLECTION_SERVICES))
 
 _REFUSAL = "this server asks for a key that it knows, as the header `authorization: Bearer KEY`"
 

@@ -64,6 +64,6 @@ async def test_health_and_reflection_are_served(tiny_checkpoint: TinyCheckpoint)
     call = reflection_pb2_grpc.ServerReflectionStub(worker.channel).ServerReflectionInfo()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     services = {service.name for service in (await call.read()).list_services_response.service}
-    assert {"pypto_serving.worker.v1.WorkerService", "grpc.health.v1.Health"} <= services
+    assert {"pypto_serving.worker.v1.WorkerService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= services
     call.cancel()
     await worker.stop()

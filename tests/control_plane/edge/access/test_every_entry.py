@@ -148,8 +148,9 @@ async def test_ops_08_reflection_off_is_unimplemented_for_everybody(model: Path,
     async with running(model, *keys, "--no-reflection") as server:
         for port, key in (("address", CLIENT_KEY), ("admin", ADMIN_KEY)):
             for shown in ([], [f"Bearer {key}"]):
-                path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-                assert (await outcome(server.channel(port), path, *shown))[0] == "UNIMPLEMENTED"
+                for version in ("v1", "v1alpha"):
+                    path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+                    assert (await outcome(server.channel(port), path, *shown))[0] == "UNIMPLEMENTED"
 
 
 async def test_new_keys_count_at_once_and_a_broken_file_changes_nothing(server: RunningControlPlane, tmp_path: Path) -> None:
