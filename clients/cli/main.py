@@ -13,6 +13,7 @@ from clients.cli.command import EXPLANATION, ExitCode, UsageError
 from clients.cli.connection_flags import add_connection_arguments, targets
 from clients.cli.generate import COMMAND as GENERATE
 from clients.cli.small_commands import SMALL_COMMANDS
+from pypto_serving.process.version import add_version_option
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
@@ -65,6 +66,7 @@ def _parser(default_targets: str) -> argparse.ArgumentParser:
         epilog=EXPLANATION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version_option(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         added = commands.add_parser(

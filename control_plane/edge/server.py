@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import importlib.metadata
 import logging
 import secrets
 import time
@@ -35,6 +34,7 @@ from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
+from pypto_serving.process.version import version
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class ControlPlane:
 
     def _facts(self, engine: EngineThread) -> ServerFacts:
         return ServerFacts(
-            version=importlib.metadata.version("pypto-serving"),
+            version=version(),
             instance_id=self._instance_id,
             max_queued_requests=self._config.engine.max_queued_requests,
             num_workers=lambda: len(engine.gauges.workers),

@@ -4,6 +4,8 @@ import argparse
 
 import configargparse
 
+from pypto_serving.process.version import add_version_option
+
 
 def argument_parser(prog: str, description: str, section: str) -> configargparse.ArgumentParser:
     """Parser whose flags can also be set in the environment or in a TOML file.
@@ -24,6 +26,7 @@ def argument_parser(prog: str, description: str, section: str) -> configargparse
         config_file_parser_class=configargparse.TomlConfigParser([section]),
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help=f"TOML file; flags are keys of its table [{section}]")
+    add_version_option(parser)
     return parser
 
 

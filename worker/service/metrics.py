@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from pypto_serving.process.version import version
 from worker.service.device_thread import ProgressCounter
 from worker.service.session import Session, SessionState
 
@@ -39,7 +39,7 @@ class WorkerMetrics:
 
     def describe(self, labels: Mapping[str, str], load_seconds: float, kv_cache_bytes: int, pages: Mapping[str, int]) -> None:
         """Set what is fixed once the model is loaded. `labels`: of the build; `pages`: number of pages by cache group."""
-        build = {"version": version("pypto-serving"), **labels}
+        build = {"version": version(), **labels}
         Gauge(f"{_PREFIX}_build_info", "What runs; always 1.", tuple(build), registry=self.registry).labels(**build).set(1)
         self._gauge("model_load_seconds", "Time that loading and warming up took.").set(load_seconds)
         self._gauge("kv_cache_bytes", "Memory of the KV cache.").set(kv_cache_bytes)

@@ -1,0 +1,33 @@
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from clients.cli.main import main as run_client
+from control_plane.edge.config import read_config as read_control_plane_config
+from pypto_serving.process.version import version
+from worker.config import read_config as read_worker_config
+
+
+@pytest.mark.parametrize(
+    "program",
+    [read_control_plane_config, read_worker_config, lambda arguments: run_client(arguments, {})],
+    ids=["control_plane", "worker", "clients"],
+)
+def test_every_program_shows_its_version(program: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        program(["--version"])  # type: ignore[operator]
+    assert (end.value.code, capsys.readouterr().out) == (0, f"pypto-serving {importlib.metadata.version('pypto-serving')}\n")
+
+
+def test_the_version_stands_in_no_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYPTO_SERVING_WORKER_VERSION", "true")
+    assert read_worker_config(["--model", str(tmp_path)]).model == tmp_path
+
+
+def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    assert version() == "0+checkout"
