@@ -167,13 +167,13 @@ def test_metrics_count_every_token_once(serving: ServingProcess, client: Client)
     assert _metric(serving, "pypto_serving_generation_tokens_total") - before == 17
 
 
-def test_the_readme_lists_every_metric(serving: ServingProcess, one_worker: ServingProcess) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_page_of_metrics_lists_every_metric(serving: ServingProcess, one_worker: ServingProcess) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     for process in (serving, one_worker):
         with urlopen(process.metrics_url) as answer:
             families = [line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")]
         named = {family.removeprefix("pypto_serving_") for family in families}
-        assert named and not [name for name in named if f"`{name}`" not in readme and f"`{name}{{" not in readme]
+        assert named and not [name for name in named if f"`{name}`" not in page and f"`{name}{{" not in page]
 
 
 def test_the_control_plane_maps_no_torch(serving: ServingProcess) -> None:
