@@ -57,9 +57,9 @@ $(GENERATED): $(PROTOS) $(INSTALLED)
 
 kernels: $(KERNELS) ## Build the CPU kernels
 
-$(KERNELS): $(wildcard kernels/cpu/*) $(INSTALLED)
+$(KERNELS): $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h kernels/cpu/*.py) $(INSTALLED)
 	@mkdir -p build
-	$(PY) -m kernels.cpu.build
+	$(PY) -m kernels.cpu.build --into kernels/cpu/prebuilt
 	@touch $@
 
 format: $(INSTALLED) ## Format the code
@@ -141,5 +141,5 @@ bench-kernels: $(READY) $(KERNELS_DEV) ## Compare modelled cycles of the PyPTO k
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m benchmarks.bench_kernels $(ARGS)
 
 clean: ## Remove what was generated, but not .venv
-	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist kernels/cpu/prebuilt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find protos -name '*_pb2*.py*' -delete

@@ -1,12 +1,14 @@
 """Finding and loading the C++ forms.
 
 A build belongs to one text of the sources, one torch and one level of instructions: its file name carries the level and a digest of the
-others, so that a stale build is never loaded. `python -m kernels.cpu.build` makes it.
+others, so that a stale build is never loaded. A wheel may bring builds for several levels, and `python -m kernels.cpu.build` makes one.
+The best level that this CPU runs and that was built is loaded; a build of the user's own goes before a prebuilt one.
 
-The environment variable PYPTO_CPU_LEVEL chooses a lower level than the CPU's best, for building and for loading.
+The environment variable PYPTO_CPU_LEVEL names another level, for building and for loading.
 """
 
 import hashlib
+import logging
 import os
 import platform
 from pathlib import Path
@@ -14,8 +16,10 @@ from pathlib import Path
 import torch
 
 SOURCES = Path(__file__).parent
-BUILDS = SOURCES.parents[1] / "build" / "kernels"
+PREBUILT = SOURCES / "prebuilt"
 _PREFIX = "pypto_serving-"
+
+_log = logging.getLogger(__name__)
 
 # A product is always fused with the sum it goes into, where the level has such instructions, and nothing is reassociated: the same bits
 # for a row on every path. Tuning for one processor would decide which sums are fused: two processors of a level get the same code.
@@ -43,27 +47,45 @@ def levels() -> list[str]:
     return [name for name, (_, needs) in LEVELS.items() if all(capabilities.get(need) for need in needs)]
 
 
-def level() -> str:
-    """The level to build and to load. Raises SettingRefused when PYPTO_CPU_LEVEL names none that this CPU can run."""
-    available = levels()
-    chosen = os.environ.get("PYPTO_CPU_LEVEL") or available[0]
-    if chosen not in available:
-        raise SettingRefused(f"PYPTO_CPU_LEVEL={chosen}: this CPU runs {', '.join(available)}")
+def level() -> str | None:
+    """The level that PYPTO_CPU_LEVEL asks for, or None. Raises SettingRefused when it names none that this CPU can run."""
+    chosen = os.environ.get("PYPTO_CPU_LEVEL") or None
+    if chosen and chosen not in levels():
+        raise SettingRefused(f"PYPTO_CPU_LEVEL={chosen}: this CPU runs {', '.join(levels())}")
     return chosen
 
 
+def user_builds() -> Path:
+    """Where builds on demand are kept: PYPTO_SERVING_CACHE, or pypto-serving within XDG_CACHE_HOME or ~/.cache.
+
+    Not beside the sources: an installed package may belong to another user, or be shared by several machines.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("PYPTO_SERVING_CACHE") or Path(cache, "pypto-serving")).absolute() / "cpu-kernels"
+
+
 def load() -> str | None:
-    """Registers the C++ forms that were built for this source, torch and level; returns level and digests, or None if there are none."""
-    built = sorted(BUILDS.glob(f"{file_stem()}-*.so"))
-    if not built:
-        return None
-    torch.ops.load_library(built[-1])  # type: ignore[no-untyped-call]
-    return built[-1].stem.removeprefix(_PREFIX)
+    """Registers the C++ forms that were built for this source, torch and CPU; returns level and digests, or None if there are none."""
+    forced = level()
+    for name in [forced] if forced else levels():
+        for library in built(name):
+            try:
+                torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+            except OSError as error:  # for example built on a system with a newer C library
+                _log.warning("C++ kernels can not be loaded", extra={"library": str(library), "reason": str(error)})
+                continue
+            return library.stem.removeprefix(_PREFIX)
+    return None
 
 
-def file_stem() -> str:
-    """The name of a build up to the compiler's digest, which the build adds and which loading does not need."""
-    digest = hashlib.sha256(" ".join((torch.__version__, platform.machine(), *FLAGS, *LEVELS[level()][0])).encode())
+def built(name: str) -> list[Path]:
+    """The builds of a level for this source and torch, those to be preferred first."""
+    return [path for folder in (user_builds(), PREBUILT) for path in sorted(folder.glob(f"{file_stem(name)}-*.so"), reverse=True)]
+
+
+def file_stem(name: str) -> str:
+    """The name of a level's build up to the compiler's digest, which the build adds and which loading does not need."""
+    digest = hashlib.sha256(" ".join((torch.__version__, platform.machine(), *FLAGS, *LEVELS[name][0])).encode())
     for path in sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h")):
         digest.update(path.name.encode() + path.read_bytes())
-    return f"{_PREFIX}{level()}-{digest.hexdigest()[:12]}"
+    return f"{_PREFIX}{name}-{digest.hexdigest()[:12]}"
