@@ -19,9 +19,9 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.step import CacheGroup, Step, StepResult, WorkerDescription
 from control_plane.engine.engine import Engine
-from control_plane.engine.metrics_port import PassObservation
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import ChoiceSpec, GenerationRequest, Output
+from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Output
+from control_plane.engine.stats import PassObservation
 
 NUM_RUNNING = 256
 NUM_WORKERS = 100
@@ -179,7 +179,7 @@ def _busy_fleet() -> Load:
     """Many workers with a lane left each, and prompts that lack pages everywhere."""
     load = Load(0, num_pages=NUM_RUNNING * 2 * PROMPT_TOKENS // PAGE_TOKENS, num_workers=NUM_WORKERS)
     for number in range(NUM_WORKERS):
-        load.engine.abort(f"r{number * NUM_RUNNING}")
+        load.engine.end(f"r{number * NUM_RUNNING}", Failure.CANCELLED, "lane freed")
     load.num_running -= NUM_WORKERS
     for index in range(NUM_BURST):
         load.engine.submit(_request(-1 - index, range(index, BURST_TOKENS)))
@@ -187,9 +187,9 @@ def _busy_fleet() -> Load:
 
 
 def _idle() -> Load:
-    """A load without requests, whose gauges are due in every pass."""
+    """A load without requests, whose snapshot is due in every pass."""
     load = Load(0, num_pages=IDLE_PAGES, num_running=0)
-    load.engine._options = EngineOptions(gauge_seconds=0.0)
+    load.engine._stats._snapshot_seconds = 0.0
     return load
 
 

@@ -12,8 +12,8 @@ from control_plane.core.scheduler import Scheduler
 from control_plane.edge.model_directory import read_model
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.engine import Engine
-from control_plane.engine.metrics_port import PassObservation
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest, Output, RequestFailed, SequenceFinished
+from control_plane.engine.stats import PassObservation
 from worker.loaded_runner import LoadedRunner
 
 

@@ -246,7 +246,7 @@ class RealBench(Bench):
 
     def is_running(self, seed: int) -> bool:
         """Whether a request holds a lane."""
-        states = self.engine.snapshot(with_sequences=True).sequences
+        states = self.engine.state(with_sequences=True).sequences
         return any(state.worker for state in states if state.request_id == str(seed))
 
     async def _round(self) -> None:
@@ -261,7 +261,7 @@ class RealBench(Bench):
 
     def _assert_nothing_is_held(self) -> None:
         self.assert_at_rest()
-        for worker in self.engine.snapshot().gauges.workers:
+        for worker in self.engine.state().snapshot.workers:
             assert worker.pages.free + worker.pages.cached == self.num_pages * self.num_groups
 
     def _outcome(self, ask: Ask, resumed: Sequence[int]) -> Outcome:

@@ -240,7 +240,7 @@ class Replica:
 
     # Steps
 
-    def take_released_lanes(self) -> list[int]:
+    def pop_released_lanes(self) -> list[int]:
         """Lanes that the next step releases."""
         released, self._released_lanes = self._released_lanes, []
         return released

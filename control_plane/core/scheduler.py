@@ -162,6 +162,11 @@ class Scheduler:
 
     # Steps
 
+    @property
+    def has_steps_in_flight(self) -> bool:
+        """Whether a worker owes a result."""
+        return any(replica.num_steps_in_flight for replica in self.replicas)
+
     def schedule(self, now: float) -> list[tuple[Replica, Step]]:
         """Build at most one step for every worker that takes one; each is to be sent at once."""
         builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
@@ -184,12 +189,12 @@ class Scheduler:
         self._sharing.open_groups()
         return outcome
 
-    def take_started(self) -> list[Sequence]:
+    def pop_started(self) -> list[Sequence]:
         """Sequences that were the first of their requests to run, since the last call."""
         started, self._started = self._started, []
         return started
 
-    def take_failed(self) -> list[FailedSequence]:
+    def pop_failed(self) -> list[FailedSequence]:
         """Sequences that `schedule` found unable to go on since the last call; they are to be finished."""
         failed, self._failed = self._failed, []
         return failed

@@ -95,7 +95,7 @@ class StepBuilder:
         replica = self.replica
         for sequence, share in self._shares:
             self._run_chunk(sequence, share)
-        released = replica.take_released_lanes()
+        released = replica.pop_released_lanes()
         if not (self._runs or released or self._admissions or self._trims or self._growths):
             return None
         step = Step(

@@ -23,9 +23,10 @@ from control_plane.edge.worker_link.registry import WorkerRegistry
 from control_plane.edge.worker_link.session import LinkContext
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.engine.engine import Engine
-from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, GenerationRequest, OutputSink
+from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.engine.stats import EngineMetrics
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
 from pypto_serving.worker.v1 import worker_pb2_grpc
 
@@ -69,21 +70,21 @@ class EngineThread:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
-    def gauges(self) -> EngineGauges:
+    def snapshot(self) -> EngineSnapshot:
         """The engine's latest snapshot."""
-        return self._engine.gauges if self._engine else EngineGauges()
+        return self._engine.snapshot if self._engine else EngineSnapshot()
 
-    def fresh_gauges(self) -> EngineGauges:
+    def take_snapshot(self) -> EngineSnapshot:
         """A snapshot of this moment, or the latest one if the engine's event loop does not turn.
 
         Waits for that loop for a moment: for a scrape, on a thread of its own.
         """
-        snapshot: Future[EngineGauges] = Future()
+        taken: Future[EngineSnapshot] = Future()
         if self._engine:
-            self._soon(lambda engine: snapshot.set_result(engine.renew_gauges()))
+            self._soon(lambda engine: taken.set_result(engine.take_snapshot()))
             with contextlib.suppress(TimeoutError):
-                return snapshot.result(_SNAPSHOT_SECONDS)
-        return self.gauges
+                return taken.result(_SNAPSHOT_SECONDS)
+        return self.snapshot
 
     def seconds_since_turn(self) -> float:
         """How long ago the engine's event loop was last seen to turn; a loop that is well is never behind by more than some 0.2 s.

@@ -76,7 +76,7 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             replayer = Replayer()
             cleanup.callback(replayer.close)
-            intake = Intake(config.engine, lambda: engine.gauges, self._lag)
+            intake = Intake(config.engine, lambda: engine.snapshot, self._lag)
             admission = Admission(model, encoder, replayer, self._context_limit, config.access.priorities)
             service = InferenceService(model, encoder, intake, admission, live, self._facts(engine))
             await server.start(service, self._context_limit, engine, self._lag)
@@ -149,7 +149,7 @@ class ControlPlane:
         registry.register(access.metrics(PREFIX))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
         num_held_back, num_unwritten = lambda: self._context_limit.num_waiting, lambda: live.num_unwritten_bytes
-        registry.register(ServerCollector(recorders, engine.fresh_gauges, num_held_back, num_unwritten))
+        registry.register(ServerCollector(recorders, engine.take_snapshot, num_held_back, num_unwritten))
         return registry
 
     def _facts(self, engine: EngineThread) -> ServerFacts:
@@ -157,7 +157,7 @@ class ControlPlane:
             version=version(),
             instance_id=self._instance_id,
             max_queued_requests=self._config.engine.max_queued_requests,
-            num_workers=lambda: len(engine.gauges.workers),
+            num_workers=lambda: len(engine.snapshot.workers),
             max_model_len=lambda: self._context_limit.tokens,
         )
 

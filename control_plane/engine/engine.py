@@ -10,17 +10,14 @@ from contextlib import contextmanager
 from control_plane.core.constraint import Constraint
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
 from control_plane.core.scheduler import Scheduler
-from control_plane.core.sequence import Sequence
-from control_plane.core.step import Step, StepResult
-from control_plane.core.step_outcome import StepOutcome
+from control_plane.core.step import StepResult
 from control_plane.engine.live_requests import LiveRequests
-from control_plane.engine.metrics_port import EngineGauges, EngineMetrics
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker
-from control_plane.engine.state import EngineState, SequenceState
-from control_plane.engine.stats import EngineStats, snapshot
+from control_plane.engine.snapshot import EngineSnapshot, EngineState
+from control_plane.engine.stats import EngineMetrics, EngineStats
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: After a result the next steps wait so long for masks: most take a fifth of it, and a step without its lanes would be worth less.
 _MASK_SECONDS = 0.001
@@ -29,7 +26,7 @@ _MASK_SECONDS = 0.001
 class Engine:
     """Drives the scheduler. Implements WorkerEvents.
 
-    Every method is to be called on the engine's event loop; only the property `gauges` may be read on any thread. Every submitted request
+    Every method is to be called on the engine's event loop; only the property `snapshot` may be read on any thread. Every submitted request
     gets exactly one end, in the order of submission where request ids are equal: RequestFailed, or SequenceFinished for each choice.
     """
 
@@ -43,10 +40,10 @@ class Engine:
     ) -> None:
         self._scheduler = scheduler
         self._sink = sink
-        self._options = options or EngineOptions()
+        options = options or EngineOptions()
         self._clock = clock
-        self._stats = EngineStats(metrics)
-        self._requests = LiveRequests(scheduler, self._stats, self._options)
+        self._stats = EngineStats(scheduler, metrics, options.snapshot_seconds, clock())
+        self._requests = LiveRequests(scheduler, self._stats, options)
         self._replicas: dict[Worker, Replica] = {}
         self._workers: dict[Replica, Worker] = {}
         self._results: deque[tuple[Worker, StepResult]] = deque()
@@ -55,13 +52,9 @@ class Engine:
         self._stopping = False
         self._healthy = True
         self._turn_failed = False
-        self._metrics_failing = False
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._gauges = snapshot(scheduler, healthy=True)
-        self._gauges_time = clock()
-        self._gauges_stale = False
 
     # The loop
 
@@ -80,24 +73,20 @@ class Engine:
         now = self._clock()
         self._turn_failed = False
         with self._recovering():
-            self._take_results(now)
-            self._fail_overdue(now)
+            self._apply_results(now)
+            self._requests.fail_overdue(now)
             while not self._awaits_masks(now) and self._run_steps(now):
                 pass
-            if self._gauges_due(now) and self._is_idle:
+            if self._stats.is_snapshot_due(now) and not self._requests and not self._scheduler.has_steps_in_flight:
                 self._scheduler.audit()
         self._publish(now)
-
-    @property
-    def _is_idle(self) -> bool:
-        return not self._requests and not any(replica.num_steps_in_flight for replica in self._scheduler.replicas)
 
     def stop(self) -> None:
         """End `run` after the pass under way; live requests get no further output."""
         self._stopping = True
         self._wake()
 
-    def _take_results(self, now: float, lost: Worker | None = None) -> None:
+    def _apply_results(self, now: float, lost: Worker | None = None) -> None:
         while self._results:
             worker, result = self._results.popleft()
             replica = self._replicas.get(worker)
@@ -110,15 +99,12 @@ class Engine:
                     failed = isinstance(error, StepFailed)
                     self._reset(worker, str(error), counts=failed, blame="" if failed else str(error))
                 continue
-            self._stats.stepped(outcome, result, now)
-            self._requests.take(outcome, now)
-            self._expect_masks(outcome, now)
-
-    def _expect_masks(self, outcome: StepOutcome, now: float) -> None:
-        constraints = [sequence.constraint for sequence, _, _ in outcome.tokens if sequence.constraint is not None]
-        if constraints:
-            self._expected_masks += constraints
-            self._masks_due = now + _MASK_SECONDS
+            self._stats.count_step(outcome, result, now)
+            self._requests.apply(outcome, now)
+            constraints = [sequence.constraint for sequence, _, _ in outcome.tokens if sequence.constraint is not None]
+            if constraints:
+                self._expected_masks += constraints
+                self._masks_due = now + _MASK_SECONDS
 
     def _awaits_masks(self, now: float) -> bool:
         """Whether lanes would miss a step only because their masks take a moment."""
@@ -127,61 +113,39 @@ class Engine:
         self._expected_masks.clear()
         return False
 
-    def _take_early(self, lost: Worker | None = None) -> None:
-        """Take in what has arrived before something that makes it void."""
+    def _apply_arrived(self, lost: Worker | None = None) -> None:
+        """Apply what has arrived before something makes it void."""
         with self._recovering():
-            self._take_results(self._clock(), lost)
-
-    def _fail_overdue(self, now: float) -> None:
-        for sequence in self._scheduler.overdue(now):
-            message = f"{self._scheduler.waiting.why_stranded(sequence)} within {self._scheduler.options.grace_seconds:g} s"
-            self._requests.fail_sequence(sequence, Failure.UNAVAILABLE, message)
+            self._apply_results(self._clock(), lost)
 
     def _run_steps(self, now: float) -> bool:
         """Send at most one step to every worker; returns whether there may be another."""
-        steps, failed = self._scheduler.schedule(now), self._scheduler.take_failed()
+        steps, failed = self._scheduler.schedule(now), self._scheduler.pop_failed()
         for replica, step in steps:
-            self._execute(replica, step)
-        self._requests.take_failed(failed)
+            worker = self._workers[replica]
+            try:
+                worker.submit(step)
+            except Exception:
+                _log.exception("step %d cannot be sent to %s", step.step_id, replica.description.address)
+                self._reset(worker, "step not sent", counts=True)
+        self._requests.fail_sequences(failed)
         return bool(steps or failed)
 
-    def _execute(self, replica: Replica, step: Step) -> None:
-        worker = self._workers[replica]
-        try:
-            worker.submit(step)
-        except Exception:
-            _logger.exception("step %d can not be sent to %s", step.step_id, replica.description.address)
-            self._reset(worker, "step not sent", counts=True)
-
     def _publish(self, now: float) -> None:
-        outputs = self._requests.take_outputs()
+        outputs = self._requests.pop_outputs()
         if outputs:
             self._guard(lambda: self._sink.publish(outputs))
-        self._tell_stats()
+        self._stats.publish()
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
-        self._gauges_stale = True
-        if self._gauges_due(now) or self._healthy != self._gauges.healthy:
-            self._take_gauges(now)
-
-    def _tell_stats(self) -> None:
-        for sequence in self._scheduler.take_started():
-            self._stats.started(sequence)
-        try:
-            self._stats.tell(self._scheduler.counters)
-        except Exception:  # no request is to suffer from it
-            if not self._metrics_failing:
-                _logger.exception("metrics failed; the figures of some passes are lost")
-            self._metrics_failing = True
-        else:
-            self._metrics_failing = False
+        self._stats.refresh_snapshot(now, self._healthy)
 
     def _guard(self, call: Callable[[], None]) -> None:
-        """Let nobody whom we tell something stop the loop."""
+        """Let no failure of whom we call stop the loop."""
         try:
             call()
         except Exception:
-            _logger.exception("a listener of the engine failed")
+            _log.exception("a listener of the engine failed")
             self._turn_failed, self._healthy = True, False
 
     @contextmanager
@@ -190,7 +154,7 @@ class Engine:
         try:
             yield
         except Exception:
-            _logger.exception("engine failed; every request ends")
+            _log.exception("engine failed; every request ends")
             self._turn_failed, self._healthy = True, False
             self._results.clear()
             self._requests.abandon()
@@ -204,14 +168,10 @@ class Engine:
         """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
         self._stats.observed.requests_received += 1
         with self._recovering():
-            self._requests.make_way(request)
+            self._requests.end_replaced(request)
         with self._recovering():
             self._requests.submit(request, self._clock())
         self._wake()
-
-    def abort(self, request_id: str) -> bool:
-        """End a live request with RequestFailed CANCELLED; returns whether it was live."""
-        return self.end(request_id, Failure.CANCELLED, "request aborted")
 
     def end(self, request_id: str, failure: Failure, message: str) -> bool:
         """End a live request with RequestFailed, whether it waits, runs or is held; returns whether it was live."""
@@ -250,21 +210,18 @@ class Engine:
     # For operators
 
     @property
-    def gauges(self) -> EngineGauges:
+    def snapshot(self) -> EngineSnapshot:
         """The latest snapshot; may be read on any thread."""
-        return self._gauges
+        return self._stats.snapshot
 
-    def renew_gauges(self) -> EngineGauges:
-        """Take the snapshot anew."""
-        self._take_gauges(self._clock())
-        return self._gauges
+    def take_snapshot(self) -> EngineSnapshot:
+        """Replace the snapshot by one of this moment; returns it."""
+        return self._stats.take_snapshot(self._clock(), self._healthy)
 
-    def snapshot(self, with_sequences: bool = False, with_token_ids: bool = False) -> EngineState:
-        """Take a consistent snapshot."""
-        now, requests = self._clock(), self._requests
-        shown = requests.sequences if with_sequences else []
-        states = tuple(SequenceState.of(sequence, requests.is_held(sequence), now, with_token_ids) for sequence in shown)
-        return EngineState(self._snapshot(), states)
+    def state(self, with_sequences: bool = False, with_token_ids: bool = False) -> EngineState:
+        """Describe this moment, with every live sequence if wanted."""
+        numbers = EngineSnapshot.of(self._scheduler, self._healthy, self._stats.retry_after_seconds)
+        return EngineState(numbers, self._requests.states(self._clock(), with_token_ids) if with_sequences else ())
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached page that no sequence uses; returns how many pages that were."""
@@ -273,66 +230,53 @@ class Engine:
     # Worker events
 
     def worker_joined(self, worker: Worker) -> None:
-        """See WorkerEvents."""
         is_first = self._scheduler.max_model_len is None
         replica = self._scheduler.add_replica(worker.description, self._clock())
         self._replicas[worker], self._workers[replica] = replica, worker
         if is_first:
             with self._recovering():
                 self._requests.fail_too_long()
-        self._take_gauges(self._clock())
+        self.take_snapshot()
         self._wake()
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
-        """See WorkerEvents."""
         self._results.append((worker, result))
         self._wake()
 
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:
-        """See WorkerEvents."""
-        self._take_early()
+        self._apply_arrived()
         with self._recovering():
             if worker in self._replicas:
                 self._reset(worker, f"digest mismatch after step {step_id}")
         self._wake()
 
     def reset_done(self, worker: Worker) -> None:
-        """See WorkerEvents."""
         if worker in self._replicas:
             self._scheduler.reset_done(self._replicas[worker])
         self._wake()
 
     def worker_draining(self, worker: Worker) -> None:
-        """See WorkerEvents."""
         with self._recovering():
             if worker in self._replicas:
                 self._scheduler.drain_replica(self._replicas[worker], self._clock())
         self._wake()
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
-        """See WorkerEvents."""
-        self._take_early(lost=worker)
+        self._apply_arrived(lost=worker)
         replica = self._replicas.pop(worker, None)
         if replica is not None:
             del self._workers[replica]
             with self._recovering():
-                self._fail_exhausted(self._scheduler.remove_replica(replica, self._clock()), f"worker lost: {reason}")
-            self._take_gauges(self._clock())
+                self._requests.fail_exhausted(self._scheduler.remove_replica(replica, self._clock()), f"worker lost: {reason}")
+            self.take_snapshot()
         self._wake()
 
     def _reset(self, worker: Worker, reason: str, counts: bool = False, blame: str = "") -> None:
         replica = self._replicas[worker]
-        _logger.warning("worker %s is reset: %s", replica.description.address, reason)
+        _log.warning("worker %s is reset: %s", replica.description.address, reason)
         if not replica.resetting:
-            self._fail_exhausted(self._scheduler.reset_replica(replica, self._clock(), counts), reason)
+            self._requests.fail_exhausted(self._scheduler.reset_replica(replica, self._clock(), counts), reason)
             worker.reset(blame)
-
-    def _fail_exhausted(self, sequences: list[Sequence], reason: str) -> None:
-        for sequence in sequences:
-            limit = self._scheduler.options.max_losses
-            self._stats.observed.replays_exhausted += 1
-            message = f"lost {limit} workers while it ran alone, without progress; the last time: {reason}"
-            self._requests.fail_sequence(sequence, Failure.ABORTED, message)
 
     # Waking
 
@@ -342,28 +286,15 @@ class Engine:
             self._woken.set()
 
     def _set_timer(self) -> None:
-        """Wake up by itself when a sequence is overdue, the gauges are old, or a clean pass would show that all is well again."""
+        """Wake up by itself when a sequence is overdue, the snapshot is old, or a clean pass would show that all is well again."""
         self._cancel_timer()
-        dues = [] if (overdue := self._scheduler.next_overdue()) is None else [overdue]
-        if self._expected_masks:
-            dues.append(self._masks_due)
-        if self._gauges_stale or not self._healthy:
-            dues.append(self._gauges_time + self._options.gauge_seconds)
-        if dues:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - self._clock()), self._wake)
-
-    def _gauges_due(self, now: float) -> bool:
-        return now - self._gauges_time >= self._options.gauge_seconds
+        masks_due = self._masks_due if self._expected_masks else None
+        dues = [self._scheduler.next_overdue(), masks_due, self._stats.next_snapshot(self._healthy)]
+        soonest = min((due for due in dues if due is not None), default=None)
+        if soonest is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, soonest - self._clock()), self._wake)
 
     def _cancel_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
-
-    def _snapshot(self) -> EngineGauges:
-        return snapshot(self._scheduler, self._healthy, self._stats.retry_after_seconds)
-
-    def _take_gauges(self, now: float) -> None:
-        self._gauges = self._snapshot()
-        self._gauges_time = now
-        self._gauges_stale = False

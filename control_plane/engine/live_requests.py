@@ -1,4 +1,4 @@
-"""The requests that have not ended, and what is to be told about them."""
+"""The requests that have not ended, and what is to be published about them."""
 
 import logging
 
@@ -6,7 +6,6 @@ from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import TokenLogprob
 from control_plane.core.step_outcome import FailedSequence, StepOutcome
-from control_plane.engine.generation import Generation, push_token
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Ending,
@@ -18,11 +17,14 @@ from control_plane.engine.ports import (
     RequestAccepted,
     RequestFailed,
 )
-from control_plane.engine.queue_limits import QueueLimits
-from control_plane.engine.request import LiveRequest, begin
+from control_plane.engine.request import LiveChoice, LiveRequest, begin, push_token
+from control_plane.engine.snapshot import SequenceState
 from control_plane.engine.stats import EngineStats
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+#: Numerics ids that no worker had yet and that requests may wait for at the same time.
+_MAX_UNSEEN = 16
 
 
 class LiveRequests:
@@ -34,29 +36,24 @@ class LiveRequests:
         self._stats = stats
         self._limits = QueueLimits(scheduler, options)
         self._requests: dict[str, LiveRequest] = {}
-        self._generations: dict[Sequence, Generation] = {}
+        self._choices: dict[Sequence, LiveChoice] = {}
         self._outputs: list[Output] = []
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Sequences of all live requests."""
-        return list(self._generations)
+    def states(self, now: float, with_token_ids: bool) -> tuple[SequenceState, ...]:
+        """Describe the sequences of all live requests."""
+        return tuple(SequenceState.of(choice.sequence, choice.request.held, now, with_token_ids) for choice in self._choices.values())
 
-    def is_held(self, sequence: Sequence) -> bool:
-        """Whether the reader of a sequence is slow."""
-        return self._generations[sequence].request.held
-
-    def take_outputs(self) -> list[Output]:
+    def pop_outputs(self) -> list[Output]:
         """Output since the last call."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     # Beginnings
 
-    def make_way(self, spec: GenerationRequest) -> None:
+    def end_replaced(self, spec: GenerationRequest) -> None:
         """End the live request that a resume takes over."""
         live = self._requests.get(spec.request_id)
         if live and spec.takes_over and live.spec.resume_key == spec.resume_key:
@@ -66,26 +63,26 @@ class LiveRequests:
         """Take a request in, or refuse it."""
         refusal = self._refusal(spec, now)
         if refusal:
-            self._tell_failed(refusal)
+            self._emit_failure(refusal)
             return
         try:
             live = begin(spec)
         except Exception:
-            _logger.exception("request %s can not be taken in", spec.request_id)
-            self._tell_internal(spec.request_id)
+            _log.exception("request %s cannot be taken in", spec.request_id)
+            self._emit_internal_error(spec.request_id)
         else:
             self._start(live, now)
 
     def _start(self, live: LiveRequest, now: float) -> None:
         self._requests[live.spec.request_id] = live
         self._outputs.append(RequestAccepted(live.spec.request_id))
-        for generation in live.open:
-            self._generations[generation.sequence] = generation
-            self._scheduler.submit(generation.sequence, now)
+        for choice in live.open:
+            self._choices[choice.sequence] = choice
+            self._scheduler.submit(choice.sequence, now)
         if live.leader and live.leader.sampling.prompt_logprobs is not None and not live.leader.lacks_prompt_logprobs:
-            self._tell_prompt_logprobs(live.leader)
-        for generation, ending in live.ended:
-            self._tell_finished(generation, ending, now)
+            self._emit_prompt_logprobs(live.leader)
+        for choice, ending in live.ended:
+            self._emit_finished(choice, ending, now)
         self._close(live)
 
     def _refusal(self, spec: GenerationRequest, now: float) -> RequestFailed | None:
@@ -112,22 +109,22 @@ class LiveRequests:
 
     # What workers bring
 
-    def take(self, outcome: StepOutcome, now: float) -> None:
-        """Take in what a step brought. A request that ends on the way is skipped from there on."""
+    def apply(self, outcome: StepOutcome, now: float) -> None:
+        """Apply what a step brought. A request that ends on the way is skipped from there on."""
         for sequence in outcome.prompt_logprobs:
-            if sequence in self._generations:
-                self._tell_prompt_logprobs(sequence)
+            if sequence in self._choices:
+                self._emit_prompt_logprobs(sequence)
         for sequence, token_id, logprob in outcome.tokens:
-            generation = self._generations.get(sequence)
-            if generation:
-                self._take_token(generation, token_id, logprob, now)
+            choice = self._choices.get(sequence)
+            if choice:
+                self._append_token(choice, token_id, logprob, now)
         for sequence in outcome.computed:
-            if sequence in self._generations:
-                self._finish(self._generations[sequence], Ending(FinishReason.LENGTH), now)
-        self.take_failed(outcome.failed)
+            if sequence in self._choices:
+                self._finish(self._choices[sequence], Ending(FinishReason.LENGTH), now)
+        self.fail_sequences(outcome.failed)
 
-    def take_failed(self, failures: list[FailedSequence]) -> None:
-        """End the requests of sequences that can not go on."""
+    def fail_sequences(self, failures: list[FailedSequence]) -> None:
+        """End the requests of sequences that cannot go on."""
         for failed in failures:
             sequence = failed.sequence
             if failed.nothing_to_draw:
@@ -136,19 +133,19 @@ class LiveRequests:
             else:
                 self.fail_sequence(sequence, Failure.INTERNAL, f"{failed.message}, request_id {sequence.request_id!r}")
 
-    def _take_token(self, generation: Generation, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
-        spec = generation.request.spec
+    def _append_token(self, choice: LiveChoice, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
+        spec = choice.request.spec
         try:
-            text, ending = push_token(spec, generation.text, token_id, generation.sequence.num_generated_tokens)
+            text, ending = push_token(spec, choice.text, token_id, choice.sequence.num_generated_tokens)
         except Exception:
-            _logger.exception("text of request %s failed", spec.request_id)
-            self._forget(generation.request)
-            self._tell_internal(spec.request_id)
+            _log.exception("text of request %s failed", spec.request_id)
+            self._forget(choice.request)
+            self._emit_internal_error(spec.request_id)
             return
-        self._stats.generated(generation, now)
-        self._outputs.append(generation.delta(token_id, text, logprob))
+        self._stats.count_token(choice, now)
+        self._outputs.append(choice.delta(token_id, text, logprob))
         if ending:
-            self._finish(generation, ending, now)
+            self._finish(choice, ending, now)
 
     # Pauses
 
@@ -157,17 +154,17 @@ class LiveRequests:
         live = self._requests.get(request_id)
         if live and not live.held:
             live.held = True
-            for generation in live.open:
-                self._scheduler.hold(generation.sequence, now)
+            for choice in live.open:
+                self._scheduler.hold(choice.sequence, now)
 
     def unhold(self, request_id: str, now: float) -> None:
         """Let a held request go on."""
         live = self._requests.get(request_id)
         if live and live.held:
             live.held = False
-            for generation in live.open:
-                generation.last_token_time = None  # the gap is the reader's
-                self._scheduler.unhold(generation.sequence, now)
+            for choice in live.open:
+                choice.last_token_time = None  # the gap is the reader's
+                self._scheduler.unhold(choice.sequence, now)
 
     # Ends
 
@@ -182,7 +179,7 @@ class LiveRequests:
         """Refuse what comes, and end what never ran."""
         self.draining = True
         for live in list(self._requests.values()):
-            if all(generation.sequence.num_admissions == 0 for generation in live.open):
+            if all(choice.sequence.num_admissions == 0 for choice in live.open):
                 self.fail(live, Failure.UNAVAILABLE, "server is draining")
 
     def fail_too_long(self) -> None:
@@ -191,30 +188,44 @@ class LiveRequests:
             if too_long := self._too_long(live.spec):
                 self.fail(live, *too_long)
 
+    def fail_overdue(self, now: float) -> None:
+        """End the requests whose sequences waited for a worker for the whole grace time."""
+        for sequence in self._scheduler.overdue(now):
+            message = f"{self._scheduler.waiting.why_stranded(sequence)} within {self._scheduler.options.grace_seconds:g} s"
+            self.fail_sequence(sequence, Failure.UNAVAILABLE, message)
+
+    def fail_exhausted(self, sequences: list[Sequence], reason: str) -> None:
+        """End the requests of sequences that have lost too many workers."""
+        limit = self._scheduler.options.max_losses
+        for sequence in sequences:
+            self._stats.observed.replays_exhausted += 1
+            message = f"lost {limit} workers while it ran alone, without progress; the last time: {reason}"
+            self.fail_sequence(sequence, Failure.ABORTED, message)
+
     def fail_sequence(self, sequence: Sequence, failure: Failure, message: str) -> None:
         """End the request of a sequence, if it is still live."""
-        generation = self._generations.get(sequence)
-        if generation:
-            self.fail(generation.request, failure, message)
+        choice = self._choices.get(sequence)
+        if choice:
+            self.fail(choice.request, failure, message)
 
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""
         self._forget(live)
-        self._tell_failed(RequestFailed(live.spec.request_id, failure, message))
+        self._emit_failure(RequestFailed(live.spec.request_id, failure, message))
 
     def abandon(self) -> None:
         """End every request, in whatever state the scheduler is, which is to forget them on its own."""
-        self._generations.clear()
+        self._choices.clear()
         for request_id in list(self._requests):
             del self._requests[request_id]
-            self._tell_internal(request_id)
+            self._emit_internal_error(request_id)
 
-    def _finish(self, generation: Generation, ending: Ending, now: float) -> None:
-        live = generation.request
-        live.open.remove(generation)
-        del self._generations[generation.sequence]
-        self._scheduler.finish(generation.sequence)
-        self._tell_finished(generation, ending, now)
+    def _finish(self, choice: LiveChoice, ending: Ending, now: float) -> None:
+        live = choice.request
+        live.open.remove(choice)
+        del self._choices[choice.sequence]
+        self._scheduler.finish(choice.sequence)
+        self._emit_finished(choice, ending, now)
         self._close(live)
 
     def _close(self, live: LiveRequest) -> None:
@@ -223,25 +234,60 @@ class LiveRequests:
             del self._requests[live.spec.request_id]
             self._stats.observed.finished.append(live.reason)
 
-    def _tell_finished(self, generation: Generation, ending: Ending, now: float) -> None:
-        finished = generation.finished(ending, now)
+    def _emit_finished(self, choice: LiveChoice, ending: Ending, now: float) -> None:
+        finished = choice.finished(ending, now)
         self._outputs.append(finished)
-        self._stats.finished(generation, finished)
+        self._stats.count_finished(choice, finished)
         if ending.reason is FinishReason.LENGTH:
-            generation.request.reason = FinishReason.LENGTH
+            choice.request.reason = FinishReason.LENGTH
 
     def _forget(self, live: LiveRequest) -> None:
-        for generation in live.open:
-            del self._generations[generation.sequence]
-            self._scheduler.finish(generation.sequence)
+        for choice in live.open:
+            del self._choices[choice.sequence]
+            self._scheduler.finish(choice.sequence)
         del self._requests[live.spec.request_id]
 
-    def _tell_internal(self, request_id: str) -> None:
-        self._tell_failed(RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
+    def _emit_internal_error(self, request_id: str) -> None:
+        self._emit_failure(RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
 
-    def _tell_failed(self, failed: RequestFailed) -> None:
+    def _emit_failure(self, failed: RequestFailed) -> None:
         self._stats.observed.failed.append(failed.failure)
         self._outputs.append(failed)
 
-    def _tell_prompt_logprobs(self, sequence: Sequence) -> None:
+    def _emit_prompt_logprobs(self, sequence: Sequence) -> None:
         self._outputs.append(PromptLogprobs(sequence.request_id, tuple(sequence.prompt_logprobs)))
+
+
+class QueueLimits:
+    """Bounds the queue. What no worker in session can take is counted apart, with the same limits, as it is in nobody's way."""
+
+    def __init__(self, scheduler: Scheduler, options: EngineOptions) -> None:
+        self._scheduler = scheduler
+        self._options = options
+
+    def overflow(self, spec: GenerationRequest) -> str | None:
+        """Why a request does not fit into the queue; into an empty one everything fits."""
+        waiting = self._scheduler.waiting
+        num_waiting, num_tokens = waiting.num_stranded, waiting.num_stranded_tokens
+        if all(waiting.has_worker(choice.resumed_numerics_id) for choice in spec.choices):
+            num_waiting, num_tokens = len(waiting) - num_waiting, waiting.num_tokens - num_tokens
+        if not num_waiting:
+            return None
+        max_requests, max_tokens = self._options.queue_limits(spec.takes_over)
+        if num_waiting + len(spec.choices) > max_requests:
+            return f"{num_waiting} sequences wait, {len(spec.choices)} would come, limit {max_requests}"
+        num_coming = sum(len(spec.prompt_token_ids) + len(choice.resumed_token_ids) for choice in spec.choices)
+        if num_tokens + num_coming > max_tokens:
+            return f"{num_tokens} tokens wait, {num_coming} would come, limit {max_tokens}"
+        return None
+
+    def unseen_numerics(self, spec: GenerationRequest, now: float) -> str | None:
+        """The numerics id of a resume that no worker had, when it is too late, or too much, to wait for one."""
+        scheduler, options = self._scheduler, self._scheduler.options
+        wanted = {choice.resumed_numerics_id for choice in spec.choices if choice.resumed_token_ids} - {None}
+        unseen = wanted - scheduler.numerics_seen
+        if not unseen or options.continue_on_numerics_change:
+            return None
+        is_late = scheduler.first_join_time is not None and now >= scheduler.first_join_time + options.grace_seconds
+        are_many = len((scheduler.waiting.numerics_ids | unseen) - scheduler.numerics_seen) > _MAX_UNSEEN
+        return min(filter(None, unseen)) if is_late or are_many else None

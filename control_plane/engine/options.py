@@ -10,7 +10,7 @@ class EngineOptions:
     max_queued_requests: int = 10_000
     max_queued_tokens: int = 10_000_000  # known tokens of sequences that wait, the newcomer's included
     # Beyond both, resumes may fill half as much again: they were running before newcomers filled the queue.
-    gauge_seconds: float = 0.25  # least time between two snapshots for the gauges
+    snapshot_seconds: float = 0.25  # least time between two snapshots for the gauges
 
     def queue_limits(self, is_resume: bool) -> tuple[int, int]:
         """Sequences, and known tokens, above which nothing more may wait."""

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from control_plane.core.constraint import ConstraintViolated
-from control_plane.engine.generation import push_token
 from control_plane.engine.ports import ChoiceSpec, Ending, GenerationRequest
+from control_plane.engine.request import push_token
 
 
 class Replay:

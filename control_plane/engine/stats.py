@@ -1,16 +1,23 @@
-"""Gathers what the engine tells about itself."""
+"""The statistics of the engine: numbers only, exported by whoever implements EngineMetrics.
 
+Observations leave the engine once per pass of its loop, in one call; a snapshot is replaced a few times a second and may be read on any
+thread.
+"""
+
+import logging
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as copy
+from typing import Protocol
 
-from control_plane.core.replica import Replica
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
 from control_plane.core.sequence import Sequence
 from control_plane.core.step import StepResult
 from control_plane.core.step_outcome import StepOutcome
-from control_plane.engine.generation import Generation
-from control_plane.engine.metrics_port import EngineGauges, EngineMetrics, PassObservation, WorkerGauges
-from control_plane.engine.ports import SequenceFinished
+from control_plane.engine.ports import Failure, FinishReason, SequenceFinished
+from control_plane.engine.request import LiveChoice
+from control_plane.engine.snapshot import EngineSnapshot
+
+_log = logging.getLogger(__name__)
 
 #: Share of the newest value in the moving average of the time in the queue.
 _QUEUE_SMOOTHING = 0.1
@@ -23,91 +30,136 @@ _COUNTERS = tuple(counter.name for counter in fields(SchedulerCounters))
 
 
 @dataclass(slots=True)
-class EngineStats:
-    """Observations of the pass under way."""
+class PassObservation:
+    """What happened in one pass of the loop: counts are increments, times are in seconds.
 
-    metrics: EngineMetrics
-    observed: PassObservation = field(default_factory=PassObservation)
-    mean_queue_seconds: float = 0.0
-    _told: SchedulerCounters = field(default_factory=SchedulerCounters)
+    Replayed and resumed tokens are in none; a resume adds nothing to the prompts, the prefix lookups, the queue and the first tokens.
+    """
+
+    prompt_tokens: int = 0  # of requests admitted for the first time
+    generation_tokens: int = 0
+    prefix_query_tokens: int = 0  # looked up at first admission
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0  # sequences that gave their pages back to others
+    readmissions: int = 0  # sequences admitted again, for whatever reason
+    worker_losses: int = 0  # sequences whose worker was lost or reset
+    replays_exhausted: int = 0  # sequences ended by the replay cap
+    numerics_changes: int = 0  # sequences continued under another numerics id
+    requests_received: int = 0  # each ends in exactly one entry of `finished` or `failed`
+    finished: list[FinishReason] = field(default_factory=list)  # per request: LENGTH if one of its choices ended so
+    failed: list[Failure] = field(default_factory=list)  # one entry per failed request
+    queue_seconds: list[float] = field(default_factory=list)  # arrival to first scheduled step, per request
+    first_token_seconds: list[float] = field(default_factory=list)  # TTFT, per request
+    inter_token_seconds: dict[float, int] = field(default_factory=dict)  # ITL: gap -> how many tokens had it
+    output_token_seconds: list[float] = field(default_factory=list)  # TPOT, of choices with at least two tokens
+    total_seconds: list[float] = field(default_factory=list)  # end to end, of finished choices
+    step_seconds: list[float] = field(default_factory=list)  # round trip: step sent to result taken in
+    step_tokens: list[int] = field(default_factory=list)  # tokens run, beside step_seconds
+    device_seconds: list[float] = field(default_factory=list)  # device time of each step
+    device_idle_seconds: list[float] = field(default_factory=list)  # device idle before each step that went on with earlier work
+    loop_lag_seconds: float = 0.0  # from the event that woke the loop to the start of the pass
+
+
+class EngineMetrics(Protocol):
+    """Receives the engine's observations."""
+
+    def observe(self, observed: PassObservation) -> None:
+        """Add up one pass; called on the engine's event loop, must not block nor keep `observed`."""
+
+
+class EngineStats:
+    """Observations of the pass under way, and the latest snapshot, which is at least `snapshot_seconds` old when it is replaced."""
+
+    def __init__(self, scheduler: Scheduler, metrics: EngineMetrics, snapshot_seconds: float, now: float) -> None:
+        self.observed = PassObservation()
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._metrics_failing = False
+        self._mean_queue_seconds = 0.0
+        self._published = SchedulerCounters()
+        self._snapshot_seconds = snapshot_seconds
+        self._is_stale = False
+        self.snapshot = self.take_snapshot(now, healthy=True)
 
     @property
     def retry_after_seconds(self) -> float:
         """When to come back after a full queue: how long requests have waited lately."""
-        return min(max(self.mean_queue_seconds, MIN_RETRY), MAX_RETRY)
+        return min(max(self._mean_queue_seconds, MIN_RETRY), MAX_RETRY)
 
-    def started(self, sequence: Sequence) -> None:
-        """The first sequence of a request began to run."""
-        assert sequence.first_scheduled_time is not None
-        waited = sequence.first_scheduled_time - sequence.arrival_time
-        if not sequence.is_resume:
-            self.observed.queue_seconds.append(waited)
-        self.mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self.mean_queue_seconds)
+    # Observations
 
-    def stepped(self, outcome: StepOutcome, result: StepResult, now: float) -> None:
-        """A step was answered."""
+    def count_step(self, outcome: StepOutcome, result: StepResult, now: float) -> None:
+        """Count a step that was answered."""
         self.observed.step_seconds.append(now - outcome.sent_time)
         self.observed.step_tokens.append(outcome.num_tokens)
         self.observed.device_seconds.append(result.device_seconds)
         if outcome.continued:
             self.observed.device_idle_seconds.append(result.idle_seconds)
 
-    def generated(self, generation: Generation, now: float) -> None:
-        """A token of a choice arrived."""
+    def count_token(self, choice: LiveChoice, now: float) -> None:
+        """Count a token of a choice."""
         self.observed.generation_tokens += 1
-        if generation.first_token_time is None:
-            generation.first_token_time = now
-            if not (generation.sequence.is_resume or generation.request.has_tokens):
-                self.observed.first_token_seconds.append(now - generation.request.spec.arrival_time)
-            generation.request.has_tokens = True
-        elif generation.last_token_time is not None:
-            gap = now - generation.last_token_time
+        if choice.first_token_time is None:
+            choice.first_token_time = now
+            if not (choice.sequence.is_resume or choice.request.has_tokens):
+                self.observed.first_token_seconds.append(now - choice.request.spec.arrival_time)
+            choice.request.has_tokens = True
+        elif choice.last_token_time is not None:
+            gap = now - choice.last_token_time
             self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1
-        generation.last_token_time = now
+        choice.last_token_time = now
 
-    def finished(self, generation: Generation, finished: SequenceFinished) -> None:
-        """A choice ended."""
+    def count_finished(self, choice: LiveChoice, finished: SequenceFinished) -> None:
+        """Count a choice that ended."""
         self.observed.total_seconds.append(finished.total_seconds)
-        if generation.num_new_tokens > 1:
+        if choice.num_new_tokens > 1:
             rest = finished.total_seconds - finished.first_token_seconds
-            self.observed.output_token_seconds.append(rest / (generation.num_new_tokens - 1))
+            self.observed.output_token_seconds.append(rest / (choice.num_new_tokens - 1))
 
-    def tell(self, counters: SchedulerCounters) -> None:
-        """Hand the observations of a pass out and start anew."""
+    def publish(self) -> None:
+        """Hand the observations of a pass to the metrics and start anew. No request is to suffer from metrics that fail."""
+        for sequence in self._scheduler.pop_started():
+            self._count_started(sequence)
         observed, self.observed = self.observed, PassObservation()
-        before, self._told = self._told, copy(counters)
+        before, self._published = self._published, copy(self._scheduler.counters)
         for name in _COUNTERS:
-            setattr(observed, name, getattr(counters, name) - getattr(before, name))
-        self.metrics.observe(observed)
+            setattr(observed, name, getattr(self._published, name) - getattr(before, name))
+        try:
+            self._metrics.observe(observed)
+        except Exception:
+            if not self._metrics_failing:
+                _log.exception("metrics failed; the figures of some passes are lost")
+            self._metrics_failing = True
+        else:
+            self._metrics_failing = False
 
+    def _count_started(self, sequence: Sequence) -> None:
+        """Count a request whose first sequence began to run."""
+        assert sequence.first_scheduled_time is not None
+        waited = sequence.first_scheduled_time - sequence.arrival_time
+        if not sequence.is_resume:
+            self.observed.queue_seconds.append(waited)
+        self._mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self._mean_queue_seconds)
 
-def snapshot(scheduler: Scheduler, healthy: bool, retry_after_seconds: float = MIN_RETRY) -> EngineGauges:
-    """Take the gauges."""
-    num_stranded = scheduler.waiting.num_stranded
-    return EngineGauges(
-        workers=tuple(_worker(replica) for replica in scheduler.replicas),
-        num_running=sum(len(replica.running) for replica in scheduler.replicas),
-        num_waiting_for_capacity=len(scheduler.waiting) - num_stranded,
-        num_waiting_for_worker=num_stranded,
-        num_held=scheduler.num_held,
-        num_waiting_tokens=scheduler.waiting.num_tokens,
-        num_stranded_tokens=scheduler.waiting.num_stranded_tokens,
-        max_model_len=scheduler.max_model_len or 0,
-        retry_after_seconds=retry_after_seconds,
-        healthy=healthy,
-    )
+    # The snapshot
 
+    def is_snapshot_due(self, now: float) -> bool:
+        """Whether the latest snapshot is old."""
+        return now - self._snapshot_time >= self._snapshot_seconds
 
-def _worker(replica: Replica) -> WorkerGauges:
-    description = replica.description
-    return WorkerGauges(
-        address=description.address,
-        incarnation=description.incarnation,
-        epoch=description.epoch,
-        numerics_id=description.numerics_id,
-        num_running=len(replica.running),
-        steps_in_flight=replica.num_steps_in_flight,
-        sent_step_id=replica.sent_step_id,
-        acked_step_id=replica.acked_step_id,
-        pages=replica.kv.counts(),
-    )
+    def next_snapshot(self, healthy: bool) -> float | None:
+        """When a pass is to replace the snapshot; None while nothing has happened since the latest one and all is well."""
+        return self._snapshot_time + self._snapshot_seconds if self._is_stale or not healthy else None
+
+    def refresh_snapshot(self, now: float, healthy: bool) -> None:
+        """Replace the snapshot after a pass, if it is old or health has changed."""
+        self._is_stale = True
+        if self.is_snapshot_due(now) or healthy != self.snapshot.healthy:
+            self.take_snapshot(now, healthy)
+
+    def take_snapshot(self, now: float, healthy: bool) -> EngineSnapshot:
+        """Replace the snapshot; returns it."""
+        self.snapshot = EngineSnapshot.of(self._scheduler, healthy, self.retry_after_seconds)
+        self._snapshot_time = now
+        self._is_stale = False
+        return self.snapshot

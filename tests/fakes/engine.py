@@ -23,7 +23,6 @@ from control_plane.edge.service.loop_lag import LoopLag
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.edge.text.chat_template import ChatTemplate
-from control_plane.engine.metrics_port import EngineGauges, PageCounts, WorkerGauges
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Failure,
@@ -37,6 +36,7 @@ from control_plane.engine.ports import (
     SequenceDelta,
     SequenceFinished,
 )
+from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -151,7 +151,7 @@ class FakeControlPlane:
     limit: ContextLimit
     server: ClientServer
     channel: grpc.aio.Channel
-    gauges: EngineGauges = field(default_factory=EngineGauges)
+    snapshot: EngineSnapshot = field(default_factory=EngineSnapshot)
     engine_lag_seconds: float = 0.0
     lag: LoopLag | None = None
 
@@ -172,8 +172,8 @@ class FakeControlPlane:
         return [event async for event in self.stream(**spec)]
 
     def join_worker(self, max_model_len: int = MAX_MODEL_LEN) -> None:
-        worker = WorkerGauges("w:1", "i", 1, "n", 0, 0, 0, 0, PageCounts(free=10))
-        self.gauges = EngineGauges(workers=(worker,), max_model_len=max_model_len)
+        worker = WorkerSnapshot("w:1", "i", 1, "n", 0, 0, 0, 0, PageCounts(free=10))
+        self.snapshot = EngineSnapshot(workers=(worker,), max_model_len=max_model_len)
 
 
 @asynccontextmanager
@@ -197,9 +197,9 @@ async def fake_control_plane(
         plane = FakeControlPlane(engine, live, calls, limit, server, channel)
         if has_worker:
             plane.join_worker()
-        facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.gauges.workers), lambda: limit.tokens)
+        facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.snapshot.workers), lambda: limit.tokens)
         lag = LoopLag(calls)
-        intake = Intake(options or EngineOptions(), lambda: plane.gauges, lag)
+        intake = Intake(options or EngineOptions(), lambda: plane.snapshot, lag)
         plane.lag = lag
         service = InferenceService(model, encoder, intake, Admission(model, encoder, replayer, limit), live, facts)
         await server.start(service, limit, plane, lag)

@@ -10,6 +10,7 @@ from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     ChoiceSpec,
+    Failure,
     GenerationRequest,
     RequestAccepted,
     RequestFailed,
@@ -185,10 +186,13 @@ class Bench:
     def submit(self, request_id: str = "r", prompt=(1, 2, 3), **changes) -> None:
         self.engine.submit(make_request(request_id, prompt, **changes))
 
+    def abort(self, request_id: str) -> bool:
+        return self.engine.end(request_id, Failure.CANCELLED, "request aborted")
+
     def turn(self) -> None:
         self.engine.turn()
         self.scheduler.check_integrity()
-        assert self.engine.snapshot().gauges.healthy
+        assert self.engine.state().snapshot.healthy
         for worker in self.workers:
             for error in worker.broken_rules:
                 raise error
@@ -208,8 +212,8 @@ class Bench:
 
     def assert_at_rest(self) -> None:
         """Nothing runs, nothing waits, and every page is free or cached."""
-        gauges = self.engine.snapshot().gauges
-        assert (gauges.num_running, gauges.num_waiting_for_capacity, gauges.num_waiting_for_worker) == (0, 0, 0)
-        for worker in gauges.workers:
+        snapshot = self.engine.state().snapshot
+        assert (snapshot.num_running, snapshot.num_waiting_for_capacity, snapshot.num_waiting_for_worker) == (0, 0, 0)
+        for worker in snapshot.workers:
             assert worker.steps_in_flight == 0
             assert (worker.pages.referenced, worker.pages.fenced) == (0, 0)

@@ -80,7 +80,7 @@ class LinkedEngine:
         """Wait until nothing is in flight; then every page has to be free or cached."""
         await until(lambda: not any(replica.num_steps_in_flight or replica.resetting for replica in self.scheduler.replicas))
         self.scheduler.check_integrity()
-        gauges = self.engine.snapshot().gauges
-        assert gauges.healthy
-        assert (gauges.num_running, gauges.num_waiting_for_capacity, gauges.num_waiting_for_worker) == (0, 0, 0)
-        assert all((worker.pages.referenced, worker.pages.fenced) == (0, 0) for worker in gauges.workers)
+        snapshot = self.engine.state().snapshot
+        assert snapshot.healthy
+        assert (snapshot.num_running, snapshot.num_waiting_for_capacity, snapshot.num_waiting_for_worker) == (0, 0, 0)
+        assert all((worker.pages.referenced, worker.pages.fenced) == (0, 0) for worker in snapshot.workers)

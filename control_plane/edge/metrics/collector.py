@@ -9,13 +9,13 @@ from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import Series, gauge
 from control_plane.edge.metrics.link_recorder import LinkRecorder
-from control_plane.engine.metrics_port import EngineGauges
+from control_plane.engine.snapshot import EngineSnapshot
 
 _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
 
 class ServerCollector(Collector):
-    """Reads snapshots only: `gauges` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker.
+    """Reads snapshots only: `snapshot` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker.
 
     `num_unwritten_bytes`: memory of output that is not written yet.
     """
@@ -23,42 +23,42 @@ class ServerCollector(Collector):
     def __init__(
         self,
         recorders: tuple[EngineRecorder, LinkRecorder, CallRecorder],
-        gauges: Callable[[], EngineGauges],
+        snapshot: Callable[[], EngineSnapshot],
         num_held_back: Callable[[], int],
         num_unwritten_bytes: Callable[[], int],
     ) -> None:
         self._recorders = recorders
-        self._gauges = gauges
+        self._snapshot = snapshot
         self._num_held_back = num_held_back
         self._num_unwritten_bytes = num_unwritten_bytes
 
     def collect(self) -> Iterator[Metric]:
         """See Collector."""
-        gauges = self._gauges()
-        yield gauge("requests_running", "Sequences that hold a lane.", gauges.num_running)
+        snapshot = self._snapshot()
+        yield gauge("requests_running", "Sequences that hold a lane.", snapshot.num_running)
         waiting: Series = {
-            ("capacity",): float(gauges.num_waiting_for_capacity),
-            ("worker",): float(gauges.num_waiting_for_worker + self._num_held_back()),
+            ("capacity",): float(snapshot.num_waiting_for_capacity),
+            ("worker",): float(snapshot.num_waiting_for_worker + self._num_held_back()),
         }
         yield gauge("requests_waiting", "Sequences that wait, by what they wait for.", waiting, ["reason"])
-        yield gauge("requests_held", "Sequences that pause until their reader has caught up.", gauges.num_held)
+        yield gauge("requests_held", "Sequences that pause until their reader has caught up.", snapshot.num_held)
         yield gauge("unwritten_bytes", "Memory of output that clients have not taken yet.", self._num_unwritten_bytes())
-        yield gauge("waiting_tokens", "Known tokens of sequences that wait.", gauges.num_waiting_tokens)
-        yield gauge("workers", "Workers in session.", len(gauges.workers))
-        yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", gauges.max_model_len)
-        yield gauge("engine_healthy", "0 after an unexpected error that no request could be blamed for.", float(gauges.healthy))
-        yield from _worker_families(gauges)
+        yield gauge("waiting_tokens", "Known tokens of sequences that wait.", snapshot.num_waiting_tokens)
+        yield gauge("workers", "Workers in session.", len(snapshot.workers))
+        yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", snapshot.max_model_len)
+        yield gauge("engine_healthy", "0 after an unexpected error that no request could be blamed for.", float(snapshot.healthy))
+        yield from _worker_families(snapshot)
         for recorder in self._recorders:
             yield from recorder.families()
 
 
-def _worker_families(gauges: EngineGauges) -> Iterator[Metric]:
-    pages: Series = {(worker.address, state): float(getattr(worker.pages, state)) for worker in gauges.workers for state in _PAGE_STATES}
-    totals = {worker.address: sum(pages[(worker.address, state)] for state in _PAGE_STATES) for worker in gauges.workers}
+def _worker_families(snapshot: EngineSnapshot) -> Iterator[Metric]:
+    pages: Series = {(worker.address, state): float(getattr(worker.pages, state)) for worker in snapshot.workers for state in _PAGE_STATES}
+    totals = {worker.address: sum(pages[(worker.address, state)] for state in _PAGE_STATES) for worker in snapshot.workers}
     ratios: Series = {(address, state): count / (totals[address] or 1.0) for (address, state), count in pages.items()}
     yield gauge("pages", "KV pages by state; fenced ones are freed and not yet acknowledged.", pages, ["worker", "state"])
     yield gauge("pages_ratio", "Share of the KV pages by state.", ratios, ["worker", "state"])
-    in_flight: Series = {(worker.address,): float(worker.steps_in_flight) for worker in gauges.workers}
+    in_flight: Series = {(worker.address,): float(worker.steps_in_flight) for worker in snapshot.workers}
     yield gauge("steps_in_flight", "Steps sent and not yet answered.", in_flight, ["worker"])
-    running: Series = {(worker.address,): float(worker.num_running) for worker in gauges.workers}
+    running: Series = {(worker.address,): float(worker.num_running) for worker in snapshot.workers}
     yield gauge("worker_requests_running", "Sequences that hold a lane of the worker.", running, ["worker"])

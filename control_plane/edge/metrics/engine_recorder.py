@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram, counter, histogram
-from control_plane.engine.metrics_port import PassObservation
 from control_plane.engine.ports import Failure, FinishReason
+from control_plane.engine.stats import PassObservation
 
 _COUNTS = {
     "requests_received": "Requests that the engine was given, resumes included.",

@@ -11,8 +11,7 @@ from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.errors import Unavailable
 from control_plane.edge.service.streams.request_streams import RequestStreams
 from control_plane.edge.worker_link.link import LinkPhase, LinkState
-from control_plane.engine.metrics_port import WorkerGauges
-from control_plane.engine.state import SequenceState
+from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
 _R = TypeVar("_R")
@@ -39,13 +38,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
         """A consistent snapshot; prompts and output are part of it only when they are asked for."""
-        state = await _answer(self._engine.call(lambda engine: engine.snapshot(request.with_sequences, request.with_token_ids)))
+        state = await _answer(self._engine.call(lambda engine: engine.state(request.with_sequences, request.with_token_ids)))
         return admin_pb2.GetStateResponse(
-            workers=[_worker(worker) for worker in state.gauges.workers],
+            workers=[_worker(worker) for worker in state.snapshot.workers],
             sequences=[_sequence(sequence) for sequence in state.sequences],
-            num_waiting=state.gauges.num_waiting_for_capacity + state.gauges.num_waiting_for_worker,
+            num_waiting=state.snapshot.num_waiting_for_capacity + state.snapshot.num_waiting_for_worker,
             links=[_link(link) for link in await _answer(self._engine.link_states())],
-            num_held=state.gauges.num_held,
+            num_held=state.snapshot.num_held,
             num_calls=len(self._live),
             num_held_back=self._context_limit.num_waiting,
             draining=self._live.is_closed,
@@ -70,7 +69,7 @@ async def _answer(question: Awaitable[_R]) -> _R:
         raise Unavailable(f"the engine has not answered for {_ENGINE_SECONDS:g} s") from None
 
 
-def _worker(worker: WorkerGauges) -> admin_pb2.WorkerState:
+def _worker(worker: WorkerSnapshot) -> admin_pb2.WorkerState:
     return admin_pb2.WorkerState(
         address=worker.address,
         incarnation=worker.incarnation,

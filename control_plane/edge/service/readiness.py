@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.engine.metrics_port import EngineGauges
+from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.process.health import HealthService
 
 #: Names by which health is asked for beside "" and our services, which both mean that a request would succeed now.
@@ -23,7 +23,7 @@ class EngineSigns(Protocol):
     """What can be seen of the engine from outside."""
 
     @property
-    def gauges(self) -> EngineGauges:
+    def snapshot(self) -> EngineSnapshot:
         """Its latest snapshot."""
 
     def seconds_since_turn(self) -> float:
@@ -49,11 +49,11 @@ class Readiness:
 
     def look(self, engine: EngineSigns) -> None:
         """Take the engine's signs in."""
-        gauges = engine.gauges
-        if gauges.max_model_len:
-            self._context_limit.set(gauges.max_model_len)
+        snapshot = engine.snapshot
+        if snapshot.max_model_len:
+            self._context_limit.set(snapshot.max_model_len)
         self._num_late_looks = self._num_late_looks + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
-        self._tell(is_live=self._num_late_looks < 2, has_worker=bool(gauges.workers), is_healthy=gauges.healthy)
+        self._tell(is_live=self._num_late_looks < 2, has_worker=bool(snapshot.workers), is_healthy=snapshot.healthy)
 
     async def follow(self, engine: EngineSigns, observe_loop_lag: Callable[[float], None]) -> None:
         """Keep up until cancelled; reports how late its own timer ran."""

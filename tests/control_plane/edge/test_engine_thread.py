@@ -15,9 +15,9 @@ from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.link_recorder import LinkRecorder
 from control_plane.edge.worker_link.settings import LinkSettings
 from control_plane.engine.engine import Engine
-from control_plane.engine.metrics_port import EngineGauges
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, Output, RequestFailed
+from control_plane.engine.snapshot import EngineSnapshot
 
 
 class Outputs:
@@ -64,9 +64,9 @@ def blocked(thread: EngineThread) -> Iterator[None]:
 async def test_a_request_can_be_held_let_go_and_ended(thread: EngineThread, outputs: Outputs) -> None:
     thread.submit(make_request())
     thread.hold("r")
-    assert await thread.call(lambda engine: engine.snapshot(with_sequences=True).sequences[0].is_held)
+    assert await thread.call(lambda engine: engine.state(with_sequences=True).sequences[0].is_held)
     thread.unhold("r")
-    assert not await thread.call(lambda engine: engine.snapshot(with_sequences=True).sequences[0].is_held)
+    assert not await thread.call(lambda engine: engine.state(with_sequences=True).sequences[0].is_held)
     thread.end("r", Failure.DEADLINE_EXCEEDED, "too late")
     while not outputs.failed:
         await asyncio.sleep(0.01)
@@ -82,20 +82,20 @@ async def test_a_loop_that_does_not_turn_can_be_seen(thread: EngineThread) -> No
 
 
 async def test_met_05_a_scrape_shows_this_moment(thread: EngineThread) -> None:
-    await asyncio.to_thread(thread.fresh_gauges)
+    await asyncio.to_thread(thread.take_snapshot)
     thread.submit(make_request())
-    assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 1
+    assert (await asyncio.to_thread(thread.take_snapshot)).num_waiting_for_worker == 1
     thread.end("r", Failure.CANCELLED, "aborted")
-    assert (await asyncio.to_thread(thread.fresh_gauges)).num_waiting_for_worker == 0
+    assert (await asyncio.to_thread(thread.take_snapshot)).num_waiting_for_worker == 0
 
 
 async def test_a_scrape_of_a_blocked_engine_shows_the_last_snapshot(thread: EngineThread) -> None:
     with blocked(thread):
-        assert await asyncio.to_thread(thread.fresh_gauges) == EngineGauges()
+        assert await asyncio.to_thread(thread.take_snapshot) == EngineSnapshot()
 
 
 async def test_a_call_returns_or_raises_what_its_function_does(thread: EngineThread) -> None:
-    assert await thread.call(lambda engine: engine.gauges.num_running) == 0
+    assert await thread.call(lambda engine: engine.snapshot.num_running) == 0
     with pytest.raises(ZeroDivisionError):
         await thread.call(lambda engine: 1 / 0)
 
@@ -121,4 +121,4 @@ async def test_a_request_that_meets_a_closing_loop_is_dropped(thread: EngineThre
     with monkeypatch.context() as patch:
         patch.setattr(thread, "_loop", ClosedJustNow())
         thread.submit(make_request())
-    assert await thread.call(lambda engine: len(engine.snapshot(with_sequences=True).sequences)) == 0
+    assert await thread.call(lambda engine: len(engine.state(with_sequences=True).sequences)) == 0

@@ -1,4 +1,4 @@
-"""What the engine counts, and what its gauges show."""
+"""What the engine counts, and what its snapshots show."""
 
 import logging
 
@@ -51,7 +51,7 @@ def disturb(bench: Bench) -> None:
         bench.submit(f"r{index}", (*range(8), index), max_tokens=45)
     bench.submit("r0")
     bench.run(20)
-    bench.engine.abort("r5")
+    bench.abort("r5")
     bench.lose(bench.worker)
     bench.turn()
     bench.join(describe(groups=[(4, 17, None)], incarnation="b"))
@@ -170,8 +170,8 @@ def test_met_05_gauges_return_to_rest():
     bench.clock.now += 1.0
     bench.turn()
     bench.assert_at_rest()
-    gauges = bench.engine.gauges
-    assert (gauges.num_running, gauges.num_waiting_tokens, gauges.num_held, len(gauges.workers)) == (0, 0, 0, 1)
+    snapshot = bench.engine.snapshot
+    assert (snapshot.num_running, snapshot.num_waiting_tokens, snapshot.num_held, len(snapshot.workers)) == (0, 0, 0, 1)
 
 
 def test_met_05_a_request_in_a_step_that_is_stuck_runs():
@@ -181,7 +181,7 @@ def test_met_05_a_request_in_a_step_that_is_stuck_runs():
     for _ in range(10):
         bench.clock.now += 1.0
         bench.engine.turn()
-    assert bench.engine.gauges.num_running == 1
+    assert bench.engine.snapshot.num_running == 1
 
 
 @pytest.mark.parametrize("field", ["generation_tokens", "prefix_hit_tokens", "requests_received"])

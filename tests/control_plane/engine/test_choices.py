@@ -77,7 +77,7 @@ def test_idn_03_cancelling_ends_every_choice(rounds):
     bench.submit("r", PROMPT, max_tokens=200, choices=choices(4))
     bench.run(rounds)
     num_sent = len(bench.worker.history)
-    assert bench.engine.abort("r")
+    assert bench.abort("r")
     bench.run()
     assert bench.sink.failed["r"].failure is Failure.CANCELLED
     assert all(step.num_tokens == 0 for step in bench.worker.history[num_sent:])

@@ -32,14 +32,14 @@ def test_a_defect_in_the_loop_ends_everything_and_the_loop_goes_on(monkeypatch):
         patch.setattr(bench.scheduler, "schedule", lambda now: 1 / 0)
         bench.engine.turn()
     assert failure_of(bench, "a") is Failure.INTERNAL
-    assert not bench.engine.snapshot().gauges.healthy
+    assert not bench.engine.state().snapshot.healthy
     bench.worker.finish_reset()
     bench.submit("b", max_tokens=5)
     bench.engine.turn()
     bench.worker.run_step()
     bench.run()
     assert bench.sink.output_of("b") == solo(PROMPT, 5)
-    assert bench.engine.snapshot().gauges.healthy
+    assert bench.engine.state().snapshot.healthy
 
 
 def test_health_comes_back_without_traffic_once_the_workers_are_reset(monkeypatch):
@@ -49,11 +49,11 @@ def test_health_comes_back_without_traffic_once_the_workers_are_reset(monkeypatc
         bench.engine.turn()
     bench.workers[0].finish_reset()
     bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
+    assert not bench.engine.state().snapshot.healthy
     bench.workers[1].finish_reset()
     bench.clock.now += 1.0
     bench.engine.turn()
-    assert bench.engine.gauges.healthy
+    assert bench.engine.snapshot.healthy
 
 
 def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(monkeypatch):
@@ -66,7 +66,7 @@ def test_a_defect_while_a_worker_goes_ends_everything_and_leaves_no_ghost_of_it(
         bench.lose(bench.worker)
     bench.engine.turn()
     assert failure_of(bench, "a") is Failure.INTERNAL
-    assert not bench.engine.snapshot().gauges.workers
+    assert not bench.engine.state().snapshot.workers
     bench.join(describe())
     bench.submit("b", max_tokens=5)
     bench.engine.turn()
@@ -95,7 +95,7 @@ def test_a_defect_outside_a_pass_ends_everything_too(broken, act, monkeypatch):
         act(bench)
     bench.engine.turn()
     assert [failure_of(bench, name) for name in "ab"] == [Failure.INTERNAL] * 2
-    assert not bench.engine.snapshot().gauges.healthy
+    assert not bench.engine.state().snapshot.healthy
     for worker in bench.workers:
         worker.finish_reset()
     bench.submit("c")
@@ -139,7 +139,7 @@ def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
     bench.scheduler.replicas[0].kv._pools[0][0].take()
     bench.clock.now += 1.0
     bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
+    assert not bench.engine.state().snapshot.healthy
     bench.worker.finish_reset()
     bench.scheduler.check_integrity()
 
@@ -152,9 +152,9 @@ def test_a_sink_that_fails_does_not_stop_the_loop(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(bench.sink, "publish", lambda outputs: 1 / 0)
         bench.engine.turn()
-    assert not bench.engine.snapshot().gauges.healthy
+    assert not bench.engine.state().snapshot.healthy
     bench.engine.turn()
-    assert bench.engine.snapshot().gauges.healthy
+    assert bench.engine.state().snapshot.healthy
     bench.run()
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
 

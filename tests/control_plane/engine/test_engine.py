@@ -174,14 +174,14 @@ def test_an_aborted_request_runs_no_further_steps_than_those_in_flight():
     bench.submit(max_tokens=50)
     bench.run(5)
     num_sent = len(bench.worker.history)
-    assert bench.engine.abort("r")
+    assert bench.abort("r")
     bench.turn()
     bench.run()
     assert failure_of(bench) is Failure.CANCELLED
     later = bench.worker.history[num_sent:]
     assert [(list(step.released_lanes), step.num_tokens) for step in later] == [([0], 0)]
     bench.assert_at_rest()
-    assert not bench.engine.abort("r")
+    assert not bench.abort("r")
 
 
 def test_an_abort_in_the_queue_never_reaches_a_worker():
@@ -189,7 +189,7 @@ def test_an_abort_in_the_queue_never_reaches_a_worker():
     for name in ("a", "b", "c"):
         bench.submit(name, max_tokens=4)
     bench.turn()
-    bench.engine.abort("b")
+    bench.abort("b")
     bench.run()
     assert failure_of(bench, "b") is Failure.CANCELLED
     assert bench.sink.output_of("b") == []
@@ -201,7 +201,7 @@ def test_pages_of_an_aborted_request_are_not_reused_under_a_running_step():
     bench = Bench(describe(groups=[(4, 4, None)]))
     bench.submit("a", max_tokens=13)
     bench.run(3)
-    bench.engine.abort("a")
+    bench.abort("a")
     bench.submit("b", (7, 8, 9), max_tokens=13)
     bench.turn()
     assert not any(step.admissions for step in bench.worker.steps)
@@ -289,10 +289,10 @@ def test_the_snapshot_shows_sequences_and_pages():
     bench = Bench()
     bench.submit("r", max_tokens=20)
     bench.run(4)
-    state = bench.engine.snapshot(with_sequences=True)
+    state = bench.engine.state(with_sequences=True)
     (sequence,) = state.sequences
     assert (sequence.request_id, sequence.worker, sequence.num_prompt_tokens) == ("r", "worker:1", 3)
-    (worker,) = state.gauges.workers
+    (worker,) = state.snapshot.workers
     assert worker.pages.referenced == sequence.num_pages
     assert worker.steps_in_flight == 2
 
@@ -302,7 +302,7 @@ def test_forgetting_the_cache_frees_it():
     bench.submit("r", tuple(range(12)), max_tokens=4)
     bench.run()
     assert bench.engine.reset_prefix_cache() == 3
-    assert bench.engine.snapshot().gauges.workers[0].pages.cached == 0
+    assert bench.engine.state().snapshot.workers[0].pages.cached == 0
 
 
 class SelfRunningWorker(FakeWorker):
@@ -315,7 +315,7 @@ class SelfRunningWorker(FakeWorker):
 
 async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
     sink, failed = RecordingSink(), asyncio.Event()
-    engine = Engine(Scheduler(), sink, RecordingMetrics(), EngineOptions(gauge_seconds=0.01))
+    engine = Engine(Scheduler(), sink, RecordingMetrics(), EngineOptions(snapshot_seconds=0.01))
 
     def fail(outputs) -> None:
         failed.set()
@@ -325,8 +325,8 @@ async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
     running = asyncio.create_task(engine.run())
     engine.submit(make_request())
     await failed.wait()
-    assert not engine.gauges.healthy  # we are woken before the timer of the next pass can be
-    while not engine.gauges.healthy:
+    assert not engine.snapshot.healthy  # we are woken before the timer of the next pass can be
+    while not engine.snapshot.healthy:
         await asyncio.sleep(0.01)
     engine.stop()
     await running
@@ -334,7 +334,7 @@ async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
 
 async def test_the_loop_wakes_up_by_itself():
     sink, metrics = RecordingSink(), RecordingMetrics()
-    engine = Engine(Scheduler(SchedulerOptions(grace_seconds=0.05)), sink, metrics, EngineOptions(gauge_seconds=0.01))
+    engine = Engine(Scheduler(SchedulerOptions(grace_seconds=0.05)), sink, metrics, EngineOptions(snapshot_seconds=0.01))
     events: WorkerEvents = engine
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(engine.run())
@@ -348,4 +348,4 @@ async def test_the_loop_wakes_up_by_itself():
     engine.stop()
     await running
     assert sink.output_of("r") == solo(PROMPT, 8)
-    assert engine.gauges.max_model_len > 0
+    assert engine.snapshot.max_model_len > 0

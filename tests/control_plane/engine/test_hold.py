@@ -78,8 +78,8 @@ def test_a_held_request_disturbs_nobody():
 def test_a_held_request_is_live_and_shown():
     bench = held_bench(8)
     bench.run()
-    state = bench.engine.snapshot(with_sequences=True)
-    assert (state.gauges.num_held, state.gauges.num_running, state.gauges.num_waiting_for_capacity) == (1, 0, 0)
+    state = bench.engine.state(with_sequences=True)
+    assert (state.snapshot.num_held, state.snapshot.num_running, state.snapshot.num_waiting_for_capacity) == (1, 0, 0)
     assert [(sequence.request_id, sequence.is_held, sequence.worker) for sequence in state.sequences] == [("r", True, "")]
     bench.submit("r")
     bench.turn()
@@ -93,7 +93,7 @@ def test_a_held_request_can_be_ended(failure):
     assert bench.engine.end("r", failure, "why")
     bench.run()
     assert (bench.sink.failed["r"].failure, bench.sink.failed["r"].message) == (failure, "why")
-    assert bench.engine.gauges.num_held == 0
+    assert bench.engine.snapshot.num_held == 0
     bench.assert_at_rest()
 
 
@@ -175,7 +175,7 @@ def test_every_choice_of_a_held_request_pauses(rounds):
     bench.submit("other", PROMPT, max_tokens=20)
     bench.run()
     bench.assert_at_rest()
-    assert bench.engine.snapshot().gauges.num_held == 3
+    assert bench.engine.state().snapshot.num_held == 3
     bench.engine.unhold("r")
     bench.run()
     for index in range(3):

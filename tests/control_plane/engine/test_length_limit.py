@@ -12,7 +12,7 @@ def pages(num_pages: int, address: str = "a:1", page_tokens: int = 16, **changes
 
 
 def limit(bench: Bench) -> int:
-    return bench.engine.snapshot().gauges.max_model_len
+    return bench.engine.state().snapshot.max_model_len
 
 
 @pytest.mark.parametrize(("num_pages", "expected"), [(250, 3968), (249, 3968), (248, 3968), (247, 3840), (3, 48), (65_536, 2**17 * 8)])
@@ -41,7 +41,7 @@ def test_what_fits_runs_on_a_small_worker_and_the_rest_on_a_large_one():
         bench.submit(f"long{index}", (index, 1), max_tokens=200)
     bench.submit("short", max_tokens=40)
     bench.run(3)
-    assert [worker.num_running for worker in bench.engine.snapshot().gauges.workers] == [4, 1]
+    assert [worker.num_running for worker in bench.engine.state().snapshot.workers] == [4, 1]
     bench.run()
     assert len(bench.sink.finished) == 5
     assert limit(bench) == 320

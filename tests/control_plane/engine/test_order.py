@@ -113,7 +113,7 @@ def test_a_request_in_the_middle_is_looked_at_again_when_pages_become_free():
     submit_big(bench, 40, 40)
     bench.run(12)
     assert len(admission_order(bench)) == 2
-    bench.engine.abort("gone")
+    bench.abort("gone")
     bench.run(25)
     assert admission_order(bench)[2:] == [tuple(range(40))]
 
@@ -156,7 +156,7 @@ def test_a_worker_that_does_not_answer_keeps_nobody_from_another_one():
         bench.submit(name, max_tokens=60)
     bench.turn()
     silent, other = bench.workers
-    bench.engine.abort("a")  # the silent worker has less to do, and takes no step
+    bench.abort("a")  # the silent worker has less to do, and takes no step
     for index in range(40):
         bench.submit(f"r{index}", (index, 2), max_tokens=1)
     for _ in range(10):
@@ -173,7 +173,7 @@ def test_the_tokens_hashed_in_one_pass_are_bounded():
     for index in range(8):
         bench.submit(f"r{index}", (*range(3980), index), max_tokens=1)
     bench.turn()
-    assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests.sequences) <= 16_384 + 4000
+    assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests._choices) <= 16_384 + 4000
     bench.run()
     assert len(bench.sink.finished) == 9
 

@@ -97,7 +97,7 @@ def test_kvx_06_a_preempted_request_that_is_cancelled_is_gone():
         bench.turn()
         while bench.scheduler.counters.preemptions == index:
             bench.run(1)
-        assert bench.engine.abort(b)
+        assert bench.abort(b)
         bench.run()
         assert bench.sink.failed[b].failure is Failure.CANCELLED
         assert bench.sink.output_of(a) == solo((1, 2, 3, 4), 24)

@@ -15,7 +15,7 @@ def test_requests_spread_over_workers():
     for index in range(6):
         bench.submit(f"r{index}", (index, 1))
     bench.turn()
-    assert [worker.num_running for worker in bench.engine.snapshot().gauges.workers] == [3, 3]
+    assert [worker.num_running for worker in bench.engine.state().snapshot.workers] == [3, 3]
 
 
 def test_a_cached_prefix_attracts_unless_the_worker_is_busy():
@@ -40,7 +40,7 @@ def test_generated_tokens_keep_their_numerics_id():
     home = next(worker for worker in bench.workers if worker.history)
     bench.lose(home)
     bench.run()
-    assert bench.engine.snapshot().gauges.num_waiting_for_worker == 1
+    assert bench.engine.state().snapshot.num_waiting_for_worker == 1
     bench.join(home.description)
     bench.run()
     assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
@@ -124,7 +124,7 @@ def test_the_last_draining_worker_finishes_its_sequences():
     bench.submit("new")
     bench.run()
     assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
-    assert bench.engine.snapshot().gauges.num_waiting_for_worker == 1
+    assert bench.engine.state().snapshot.num_waiting_for_worker == 1
 
 
 def test_lanes_spread_over_the_partitions_of_a_worker():

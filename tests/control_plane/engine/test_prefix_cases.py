@@ -69,7 +69,7 @@ def test_pfx_07_a_page_is_found_once_the_step_that_fills_it_is_acknowledged(canc
     assert [step.num_tokens for step in bench.worker.steps] == [8]
     if cancels:
         bench.turn()
-        bench.engine.abort("first")
+        bench.abort("first")
         bench.worker.run_step()
     bench.submit("second", prompt, max_tokens=2)
     bench.turn()

@@ -74,7 +74,7 @@ def test_made_up_numerics_ids_are_few_at_a_time():
     bench.turn()
     assert len(bench.sink.failed) == 84
     assert "r3 again" not in bench.sink.failed
-    assert bench.engine.snapshot().gauges.num_waiting_for_worker == 17
+    assert bench.engine.state().snapshot.num_waiting_for_worker == 17
 
 
 def test_numerics_that_were_there_are_waited_for_at_any_time():

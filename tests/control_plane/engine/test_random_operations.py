@@ -113,7 +113,7 @@ class RandomOperations(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1000))
     def abort(self, pick) -> None:
         name = f"r{pick % len(self.requests)}"
-        if self.bench.engine.abort(name):
+        if self.bench.abort(name):
             self.aborted.add(name)
 
     @precondition(lambda self: self.requests)
@@ -187,9 +187,9 @@ class RandomOperations(RuleBasedStateMachine):
     @invariant()
     def every_choice_runs_waits_or_is_held(self) -> None:
         if hasattr(self, "bench"):
-            state = self.bench.engine.snapshot(with_sequences=True)
-            gauges = state.gauges
-            places = (gauges.num_running, gauges.num_waiting_for_capacity, gauges.num_waiting_for_worker, gauges.num_held)
+            state = self.bench.engine.state(with_sequences=True)
+            snapshot = state.snapshot
+            places = (snapshot.num_running, snapshot.num_waiting_for_capacity, snapshot.num_waiting_for_worker, snapshot.num_held)
             assert sum(places) == len(state.sequences)
 
     def teardown(self) -> None:
@@ -198,14 +198,14 @@ class RandomOperations(RuleBasedStateMachine):
         for name in self.requests:
             self.bench.engine.unhold(name)
         self.run_to_the_end()
-        assert self.bench.engine.snapshot().gauges.num_running == 0
+        assert self.bench.engine.state().snapshot.num_running == 0
         assert not self.bench.scheduler.waiting.is_open, "nothing happens any more, and somebody waits who could run"
         for numerics_id in NUMERICS_IDS:
             self.bench.join(describe(address=f"last:{numerics_id}", numerics_id=numerics_id, **self.description))
         self.run_to_the_end()
         self.bench.assert_at_rest()
         self.bench.engine.reset_prefix_cache()
-        assert all(worker.pages.cached == 0 for worker in self.bench.engine.snapshot().gauges.workers)
+        assert all(worker.pages.cached == 0 for worker in self.bench.engine.state().snapshot.workers)
         for name, submitted in self.requests.items():
             self.check_output(name, submitted)
 

@@ -98,7 +98,7 @@ def test_an_undisturbed_load_never_resets_the_worker():
         ends = frozenset(range(0, 90, 9)) if index % 2 else frozenset()
         bench.submit(f"r{index}", (index, 1, 2), max_tokens=40, end_token_ids=ends)
     bench.run(7)
-    bench.engine.abort("r5")
+    bench.abort("r5")
     bench.run()
     assert bench.worker.num_resets == 0
     assert bench.metrics.total("preemptions") > 0
@@ -135,7 +135,7 @@ def test_a_later_sequence_leaves_the_pages_that_an_earlier_one_waits_for():
     while len(bench.worker.history) < 5:
         bench.worker.run_step()
         bench.turn()
-    bench.engine.abort("gone")
+    bench.abort("gone")
     bench.worker.run_step()
     bench.turn()
     step = bench.worker.history[-1]
@@ -155,7 +155,7 @@ def test_a_prefill_leaves_the_pages_that_a_decode_waits_for():
     bench.run(1)
     bench.submit("prefill", tuple(range(20)))
     bench.run(2)
-    bench.engine.abort("gone")
+    bench.abort("gone")
     bench.run(1)
     step = bench.worker.history[-1]
     assert [chunk.num_tokens for chunk in step.chunks] == [0, 2]
@@ -179,7 +179,7 @@ def test_a_preempted_request_can_be_aborted():
     bench.submit("b", (3, 4), max_tokens=40)
     while not bench.metrics.total("preemptions") if bench.metrics.passes else True:
         bench.run(1)
-    bench.engine.abort("b")
+    bench.abort("b")
     bench.run()
     assert bench.sink.failed["b"].failure is Failure.CANCELLED
     assert bench.sink.output_of("a") == solo((1, 2), 40)

@@ -46,7 +46,7 @@ def test_siblings_wait_until_the_whole_prompt_is_acknowledged():
     submit(bench)
     bench.run(2)
     assert len(admissions(bench)) == 1
-    assert bench.engine.snapshot().gauges.num_waiting_for_capacity == 2
+    assert bench.engine.state().snapshot.num_waiting_for_capacity == 2
     bench.run()
     assert_right(bench)
 
@@ -168,7 +168,7 @@ def test_a_request_can_be_aborted_at_any_moment(num_rounds):
     bench = Bench(describe(max_lanes=2), prefix_caching=False, max_step_tokens=4)
     submit(bench)
     bench.run(num_rounds)
-    bench.engine.abort("r")
+    bench.abort("r")
     bench.run()
     assert bench.sink.failed["r"].failure is Failure.CANCELLED
     bench.assert_at_rest()

@@ -5,20 +5,20 @@ from contextlib import contextmanager
 
 from control_plane.edge.service.errors import ResourceExhausted
 from control_plane.edge.service.loop_lag import LoopLag
-from control_plane.engine.metrics_port import EngineGauges
 from control_plane.engine.options import EngineOptions
+from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.inference.v1 import inference_pb2
 
 
 class Intake:
     """Counts the choices of requests on their way to the engine. Belongs to the clients' event loop.
 
-    Goes by the engine's latest gauges, which may be some tenths of a second old; the engine decides in the end.
+    Goes by the engine's latest snapshot, which may be some tenths of a second old; the engine decides in the end.
     """
 
-    def __init__(self, options: EngineOptions, gauges: Callable[[], EngineGauges], lag: LoopLag) -> None:
+    def __init__(self, options: EngineOptions, snapshot: Callable[[], EngineSnapshot], lag: LoopLag) -> None:
         self._options = options
-        self._gauges = gauges
+        self._snapshot = snapshot
         self._lag = lag
         self._num_coming = 0
 
@@ -39,16 +39,16 @@ class Intake:
         await self._lag.pace()
 
     def _require_place(self, num_choices: int, is_resume: bool) -> None:
-        gauges, (max_requests, max_tokens) = self._gauges(), self._options.queue_limits(is_resume)
+        snapshot, (max_requests, max_tokens) = self._snapshot(), self._options.queue_limits(is_resume)
         # What has no worker is counted apart, as in the engine; whether this one has is not known yet.
-        num_waiting, num_tokens = gauges.num_waiting_for_capacity, gauges.num_waiting_tokens - gauges.num_stranded_tokens
+        num_waiting, num_tokens = snapshot.num_waiting_for_capacity, snapshot.num_waiting_tokens - snapshot.num_stranded_tokens
         ahead = num_waiting + self._num_coming
         if ahead and ahead + num_choices > max_requests:
-            self._refuse(f"{ahead} sequences wait or are about to, {num_choices} would come, limit {max_requests}", gauges)
+            self._refuse(f"{ahead} sequences wait or are about to, {num_choices} would come, limit {max_requests}", snapshot)
         if num_waiting and num_tokens >= max_tokens:
-            self._refuse(f"{num_tokens} tokens wait, limit {max_tokens}", gauges)
+            self._refuse(f"{num_tokens} tokens wait, limit {max_tokens}", snapshot)
 
     @staticmethod
-    def _refuse(overflow: str, gauges: EngineGauges) -> None:
-        retry = gauges.retry_after_seconds
+    def _refuse(overflow: str, snapshot: EngineSnapshot) -> None:
+        retry = snapshot.retry_after_seconds
         raise ResourceExhausted(f"queue is full: {overflow}; retry in {retry:.1f} s", retry)

@@ -13,8 +13,9 @@ from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram
 from control_plane.edge.metrics.link_recorder import LinkRecorder
-from control_plane.engine.metrics_port import EngineGauges, PageCounts, PassObservation, WorkerGauges
 from control_plane.engine.ports import Failure, FinishReason
+from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
+from control_plane.engine.stats import PassObservation
 
 
 class Metrics:
@@ -22,9 +23,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.engine, self.link, self.calls = EngineRecorder(), LinkRecorder(), CallRecorder(["Generate"])
-        self.gauges = EngineGauges()
+        self.snapshot = EngineSnapshot()
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.gauges, lambda: 3, lambda: 7))
+        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.snapshot, lambda: 3, lambda: 7))
 
     def samples(self) -> dict[tuple[str, ...], float]:
         """Values by name and label values."""
@@ -63,8 +64,8 @@ def test_a_pass_of_the_engine_is_counted() -> None:
 
 def test_gauges_follow_the_engines_snapshot() -> None:
     metrics = Metrics()
-    worker = WorkerGauges("w:1", "i", 4, "n", 2, 1, 9, 8, PageCounts(free=5, fenced=1, cached=2, referenced=2))
-    metrics.gauges = EngineGauges(workers=(worker,), num_running=2, num_waiting_for_worker=1, num_held=5, max_model_len=64)
+    worker = WorkerSnapshot("w:1", "i", 4, "n", 2, 1, 9, 8, PageCounts(free=5, fenced=1, cached=2, referenced=2))
+    metrics.snapshot = EngineSnapshot(workers=(worker,), num_running=2, num_waiting_for_worker=1, num_held=5, max_model_len=64)
     assert metrics["pages", "fenced", "w:1"] == 1
     assert metrics["pages_ratio", "free", "w:1"] == 0.5
     assert metrics["requests_waiting", "worker"] == 4
@@ -102,8 +103,8 @@ def test_met_02_restarts_of_a_worker_add_no_series() -> None:
     metrics = Metrics()
 
     def restart(index: int) -> set[tuple[str, ...]]:
-        worker = WorkerGauges("w:1", f"incarnation{index}", index, f"numerics{index}", 2, 1, 9, 8, PageCounts(1, 1, 1, 1))
-        metrics.gauges = EngineGauges(workers=(worker,))
+        worker = WorkerSnapshot("w:1", f"incarnation{index}", index, f"numerics{index}", 2, 1, 9, 8, PageCounts(1, 1, 1, 1))
+        metrics.snapshot = EngineSnapshot(workers=(worker,))
         metrics.link.worker_connected("w:1", epoch=index)
         return set(metrics.samples())
 

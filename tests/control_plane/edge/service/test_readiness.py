@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.readiness import DEVICE, LIVENESS, Readiness
-from control_plane.engine.metrics_port import EngineGauges, WorkerGauges
+from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
 from pypto_serving.process.health import HealthService
 
 SERVICE = "pypto_serving.inference.v1.InferenceService"
@@ -21,14 +21,14 @@ class Signs:
     """An engine as it looks from outside."""
 
     def __init__(self) -> None:
-        self.gauges = EngineGauges()
+        self.snapshot = EngineSnapshot()
         self.lag_seconds = 0.0
 
     def seconds_since_turn(self) -> float:
         return self.lag_seconds
 
     def join_worker(self) -> None:
-        self.gauges = EngineGauges(workers=(WorkerGauges("w:1", "i", 1, "n", 0, 0, 0, 0, None),), max_model_len=64)
+        self.snapshot = EngineSnapshot(workers=(WorkerSnapshot("w:1", "i", 1, "n", 0, 0, 0, 0, None),), max_model_len=64)
 
 
 class Health(HealthService):
@@ -68,7 +68,7 @@ async def test_ops_01_levels_follow_worker_and_engine(health: Health, readiness:
     signs.join_worker()
     readiness.look(signs)
     assert health.levels == (True, True, True)
-    signs.gauges = replace(signs.gauges, healthy=False)
+    signs.snapshot = replace(signs.snapshot, healthy=False)
     readiness.look(signs)
     assert health.levels == (True, True, False)
 
@@ -117,7 +117,7 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
         second, leaver = watch(plane), watch(plane)
         assert (await second.read()).status == (await leaver.read()).status == SERVING
         leaver.cancel()
-        plane.gauges = EngineGauges()
+        plane.snapshot = EngineSnapshot()
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
         plane.join_worker()
         assert (await first.read()).status == (await second.read()).status == SERVING
