@@ -42,7 +42,7 @@ class LocalWorker:
 
     def submit(self, step: Step) -> None:
         """See ports.Worker."""
-        self._executor.submit(self.compute, step_frame(step, epoch=1).step, self._num_resets)
+        self._executor.submit(self.compute, step, step_frame(step, epoch=1).step, self._num_resets)
 
     def reset(self, blame: str = "") -> None:
         """See ports.Worker."""
@@ -54,15 +54,15 @@ class LocalWorker:
         self._runner.reset()
         self._loop.call_soon_threadsafe(self._events.reset_done, self)
 
-    def compute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+    def compute(self, step: Step, frame: worker_pb2.Step, num_resets: int) -> None:
         """Execute a step and deliver what came of it; on the executor's thread."""
-        self.deliver(frame, self._runner.execute(decode_step(frame, self._limits)), num_resets)
+        self.deliver(step, self._runner.execute(decode_step(frame, self._limits)), num_resets)
 
-    def deliver(self, frame: worker_pb2.Step, output: StepOutput, num_resets: int) -> None:
+    def deliver(self, step: Step, output: StepOutput, num_resets: int) -> None:
         """Let the engine know, unless the worker was reset since; on any thread."""
-        self._loop.call_soon_threadsafe(self._deliver, frame, encode_result(output, device_us=0, idle_us=0), num_resets)
+        self._loop.call_soon_threadsafe(self._deliver, step, encode_result(output, device_us=0, idle_us=0), num_resets)
 
-    def _deliver(self, step: worker_pb2.Step, message: worker_pb2.StepResult, num_resets: int) -> None:
+    def _deliver(self, step: Step, message: worker_pb2.StepResult, num_resets: int) -> None:
         if num_resets != self._num_resets:
             return
         self._events.step_done(self, self._mirror.follow(step, message))

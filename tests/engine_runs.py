@@ -112,16 +112,15 @@ class HandWorker(LocalWorker):
         self.history.append(step)
         self.max_in_flight = max(self.max_in_flight, len(self.jobs.waiting))
 
-    def compute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+    def compute(self, step: Step, frame: worker_pb2.Step, num_resets: int) -> None:
         if self._junk is not None:
-            self.spoil(frame)
-        super().compute(frame, num_resets)
+            self.spoil(step)
+        super().compute(step, frame, num_resets)
 
-    def spoil(self, frame: worker_pb2.Step) -> None:
+    def spoil(self, step: Step) -> None:
         """Fill the pages that the step hands out, and the scratch pages, with junk."""
-        step = next(step for step in reversed(self.history) if step.step_id == frame.step_id)
         for index, group in enumerate(self._groups):
-            pages = [-1, *(growth.page_id for growth in step.growths if growth.group == index)]
+            pages = [-1, *(page for page, of in zip(step.grown_pages, step.grown_groups, strict=True) if of == index)]
             for admission in step.admissions:
                 pages += admission.page_tables[index][admission.num_computed_tokens // group.page_tokens :]
             for tensors in (self._cache.keys, self._cache.values):
@@ -151,7 +150,7 @@ class HandWorker(LocalWorker):
     @property
     def chunk_sizes(self) -> set[int]:
         """Sizes of the chunks of all steps."""
-        return {chunk.num_tokens for step in self.history for chunk in step.chunks}
+        return {num_tokens for step in self.history for num_tokens in step.chunk_tokens}
 
 
 class StreamWorker(HandWorker):
@@ -159,7 +158,7 @@ class StreamWorker(HandWorker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._pending: deque[tuple[worker_pb2.Step, PendingStep, int]] = deque()
+        self._pending: deque[tuple[Step, PendingStep, int]] = deque()
 
     def run_next(self) -> None:
         if not self.jobs.waiting and self._pending:
@@ -174,16 +173,16 @@ class StreamWorker(HandWorker):
         self._pending.clear()
         super().reset()
 
-    def compute(self, frame: worker_pb2.Step, num_resets: int) -> None:
+    def compute(self, step: Step, frame: worker_pb2.Step, num_resets: int) -> None:
         if self._junk is not None:
-            self.spoil(frame)
-        self._pending.append((frame, self._runner.launch(decode_step(frame, self._limits)), num_resets))
+            self.spoil(step)
+        self._pending.append((step, self._runner.launch(decode_step(frame, self._limits)), num_resets))
         if len(self._pending) == 2:
             self._collect()
 
     def _collect(self) -> None:
-        frame, pending, num_resets = self._pending.popleft()
-        self.deliver(frame, self._runner.collect(pending), num_resets)
+        step, pending, num_resets = self._pending.popleft()
+        self.deliver(step, self._runner.collect(pending), num_resets)
 
 
 class RealBench(Bench):

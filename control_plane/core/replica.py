@@ -296,16 +296,14 @@ class Replica:
     @staticmethod
     def _sampled(sent: SentStep, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
         """Tokens of the sequences that were to sample and are still there; each must have exactly one."""
-        found = dict(zip(zip(result.lanes, result.generations, strict=True), result.token_ids, strict=True))
-        logprobs = result.logprobs or {}
         tokens = []
         for sequence, generation, num_computed, samples in sent.runs:
             if not samples or sequence.generation != generation or sequence in failed:
                 continue
-            token_id = found.get((sequence.lane, generation))
+            token_id = result.tokens.get((sequence.lane, generation))
             if token_id is None or num_computed != len(sequence.token_ids):
                 raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
-            tokens.append((sequence, token_id, logprobs.get(sequence.lane)))
+            tokens.append((sequence, token_id, result.logprobs.get(sequence.lane)))
         return tokens
 
     @staticmethod

@@ -4,7 +4,7 @@ from control_plane.core.constraint import ConstraintExhausted
 from control_plane.core.placement import Place
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
-from control_plane.core.step import LaneAdmission, LaneChunk, LaneMask, PageGrowth, PageTrim, Step
+from control_plane.core.step import LaneAdmission, Step, ids
 from control_plane.core.step_outcome import FailedSequence
 
 #: Prompts of many steps that one worker computes at the same time.
@@ -35,17 +35,17 @@ class StepBuilder:
         self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
         self._admissions: list[LaneAdmission] = []
         self._num_admitted_tokens = 0
-        self._trims: list[PageTrim] = []
-        self._growths: list[PageGrowth] = []
-        self._chunks: list[LaneChunk] = []
-        self._masks: list[LaneMask] = []
+        self._trimmed_lanes, self._trimmed_groups, self._trimmed_entries = ids(), ids(), ids()
+        self._grown_lanes, self._grown_groups, self._grown_pages = ids(), ids(), ids()
+        self._chunk_lanes, self._chunk_tokens = ids(), ids()
+        self._masks: dict[int, bytes] = {}
 
     def run_live(self) -> None:
         """Schedule what runs already."""
         prefilling = self._run_decodes()
         if self.replica.suspects and not (prefilling or self._runs):  # whose turn it is has nothing to run
             self._tries_suspects = not self._tries_suspects
-            self._chunks.clear()
+            self._chunk_lanes, self._chunk_tokens = ids(), ids()
             prefilling = self._run_decodes()
         long = [sequence for sequence in prefilling if sequence.num_unscheduled_tokens > self.replica.max_step_tokens]
         self._num_long = len(long)
@@ -96,16 +96,21 @@ class StepBuilder:
         for sequence, share in self._shares:
             self._run_chunk(sequence, share)
         released = replica.pop_released_lanes()
-        if not (self._runs or released or self._admissions or self._trims or self._growths):
+        if not (self._runs or released or self._admissions or self._trimmed_lanes or self._grown_lanes):
             return None
         step = Step(
             step_id=replica.sent_step_id + 1,
             acked_step_id=replica.acked_step_id,
-            released_lanes=released,
+            released_lanes=ids(released),
             admissions=self._admissions,
-            trims=self._trims,
-            growths=self._growths,
-            chunks=self._chunks,
+            trimmed_lanes=self._trimmed_lanes,
+            trimmed_groups=self._trimmed_groups,
+            trimmed_entries=self._trimmed_entries,
+            grown_lanes=self._grown_lanes,
+            grown_groups=self._grown_groups,
+            grown_pages=self._grown_pages,
+            chunk_lanes=self._chunk_lanes,
+            chunk_tokens=self._chunk_tokens,
             masks=self._masks,
             num_tokens=self.num_scheduled_tokens,
         )
@@ -125,10 +130,10 @@ class StepBuilder:
                 continue
             if computed >= sequence.pages.num_slots and not self._make_room(sequence):
                 if sequence.num_tokens == computed + 1:
-                    self._chunks.append(LaneChunk(sequence.lane, 0))
+                    self._list_chunk(sequence, 0)
             elif sequence.num_tokens == computed + 1:
                 if sequence.constraint is not None and not self._mask(sequence):
-                    self._chunks.append(LaneChunk(sequence.lane, 0))
+                    self._list_chunk(sequence, 0)
                     continue
                 sequence.num_computed_tokens = computed = computed + 1
                 if samples := computed < sequence.final_length:
@@ -144,8 +149,13 @@ class StepBuilder:
         if (sequence.suspicion is not None) is self._tries_suspects:
             return False
         if sequence.num_unscheduled_tokens == 1:
-            self._chunks.append(LaneChunk(sequence.lane, 0))
+            self._list_chunk(sequence, 0)
         return True
+
+    def _list_chunk(self, sequence: Sequence, num_tokens: int) -> None:
+        """Make a sequence run another number of tokens than the implicit one."""
+        self._chunk_lanes.append(sequence.lane)
+        self._chunk_tokens.append(num_tokens)
 
     def _share(self, sequence: Sequence, most: int) -> None:
         num_tokens = min(sequence.num_unscheduled_tokens, most)
@@ -161,7 +171,7 @@ class StepBuilder:
             num_tokens = remaining - 1
         self.budget -= num_tokens - share
         if num_tokens != (1 if remaining == 1 else 0):
-            self._chunks.append(LaneChunk(sequence.lane, num_tokens))
+            self._list_chunk(sequence, num_tokens)
         if num_tokens == 0:
             return
         pending = sequence.num_prefill_tokens
@@ -172,7 +182,7 @@ class StepBuilder:
         self._runs.append((sequence, sequence.generation, computed, samples))
 
     def _mask(self, sequence: Sequence) -> bool:
-        """Add the mask with which a constrained sequence draws its next token. Without one it can not run its last token."""
+        """Add the mask with which a constrained sequence draws its next token. Without one it cannot run its last token."""
         assert sequence.constraint is not None
         if sequence.num_tokens == sequence.final_length:
             return True  # nothing is drawn
@@ -191,7 +201,7 @@ class StepBuilder:
         except Exception as error:
             self.failed.append(FailedSequence(sequence, f"the constraint gives no mask: {error}"))
             return False
-        self._masks.append(LaneMask(sequence.lane, allowed))
+        self._masks[sequence.lane] = allowed
         return True
 
     # Pages
@@ -236,14 +246,18 @@ class StepBuilder:
 
     def _trim(self, sequence: Sequence) -> None:
         for group, num_entries in self.replica.kv.trim(sequence.pages, sequence.num_acked_tokens):
-            self._trims.append(PageTrim(sequence.lane, group, num_entries))
+            self._trimmed_lanes.append(sequence.lane)
+            self._trimmed_groups.append(group)
+            self._trimmed_entries.append(num_entries)
 
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
         grown = self.replica.kv.grow(sequence.pages, num_tokens)
         if grown is None:
             return False
         for group, page in grown:
-            self._growths.append(PageGrowth(sequence.lane, group, page))
+            self._grown_lanes.append(sequence.lane)
+            self._grown_groups.append(group)
+            self._grown_pages.append(page)
         return True
 
 
@@ -251,13 +265,13 @@ def _admission(sequence: Sequence) -> LaneAdmission:
     return LaneAdmission(
         lane=sequence.lane,
         generation=sequence.generation,
-        token_ids=tuple(sequence.token_ids),
+        token_ids=ids(sequence.token_ids),
         num_prompt_tokens=sequence.num_prompt_tokens,
         num_computed_tokens=sequence.num_computed_tokens,
         final_length=sequence.final_length,
         min_length=sequence.min_length,
-        end_token_ids=tuple(sorted(sequence.end_token_ids)),
-        page_tables=tuple(tuple(table) for table in sequence.pages.tables),
+        end_token_ids=ids(sorted(sequence.end_token_ids)),
+        page_tables=tuple(map(ids, sequence.pages.tables)),
         partition=sequence.pages.partition,
         sampling=sequence.sampling,
         constrained=sequence.constraint is not None,

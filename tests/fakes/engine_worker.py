@@ -96,12 +96,12 @@ class FenceWitness:
         for admission in step.admissions:
             self._tables[admission.lane] = (admission.partition, [list(table) for table in admission.page_tables])
             gained += self._written(admission)
-        for trim in step.trims:
-            self._tables[trim.lane][1][trim.group][: trim.num_entries] = [NO_PAGE] * trim.num_entries
-        for growth in step.growths:
-            partition, tables = self._tables[growth.lane]
-            tables[growth.group].append(growth.page_id)
-            gained.append((growth.group, partition, growth.page_id))
+        for lane, group, entries in _trims(step):
+            self._tables[lane][1][group][:entries] = [NO_PAGE] * entries
+        for lane, group, page in _growths(step):
+            partition, tables = self._tables[lane]
+            tables[group].append(page)
+            gained.append((group, partition, page))
         held = [key for partition, tables in self._tables.values() for key in _keys(partition, tables)]
         for key in gained:
             assert self._touched.get(key, 0) <= told_step_id, f"page {key} is reused before its last step is acknowledged"
@@ -113,6 +113,19 @@ class FenceWitness:
             assert admission.num_computed_tokens % spec.page_tokens == 0, "only full pages are shared"
             for page in table[admission.num_computed_tokens // spec.page_tokens :]:
                 yield group, admission.partition, page
+
+
+def chunks_of(step: Step) -> list[tuple[int, int]]:
+    """The lane and the number of tokens of every chunk that a step lists."""
+    return list(zip(step.chunk_lanes, step.chunk_tokens, strict=True))
+
+
+def _trims(step: Step):
+    return zip(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries, strict=True)
+
+
+def _growths(step: Step):
+    return zip(step.grown_lanes, step.grown_groups, step.grown_pages, strict=True)
 
 
 def _keys(partition: int, tables: list[list[int]]) -> list[Key]:
@@ -207,13 +220,13 @@ class FakeWorker:
             del self.lanes[lane]
         for admission in step.admissions:
             self._admit(admission)
-        for trim in step.trims:
-            table = self.lanes[trim.lane].tables[trim.group]
-            assert trim.num_entries <= len(table)
-            table[: trim.num_entries] = [NO_PAGE] * trim.num_entries
-        for growth in step.growths:
-            assert 0 <= growth.page_id < self.description.cache_groups[growth.group].num_pages
-            self.lanes[growth.lane].tables[growth.group].append(growth.page_id)
+        for lane, group, entries in _trims(step):
+            table = self.lanes[lane].tables[group]
+            assert entries <= len(table)
+            table[:entries] = [NO_PAGE] * entries
+        for lane, group, page in _growths(step):
+            assert 0 <= page < self.description.cache_groups[group].num_pages
+            self.lanes[lane].tables[group].append(page)
         return self._run(step)
 
     def _admit(self, admission: LaneAdmission) -> None:
@@ -227,9 +240,8 @@ class FakeWorker:
         self.lanes[admission.lane] = Lane(admission, list(admission.token_ids), admission.num_computed_tokens, tables)
 
     def _run(self, step: Step) -> StepResult:
-        chunks = {chunk.lane: chunk.num_tokens for chunk in step.chunks}
-        masks = {mask.lane: mask.allowed for mask in step.masks}
-        assert (len(chunks), len(masks)) == (len(step.chunks), len(step.masks))
+        chunks, masks = dict(chunks_of(step)), step.masks
+        assert len(chunks) == len(step.chunk_lanes)
         plan = {number: chunks.get(number, 1 if lane.num_waiting == 1 else 0) for number, lane in self.lanes.items()}
         assert chunks.keys() <= plan.keys()
         num_tokens, sampled, told, errors = 0, [], [], []
@@ -251,9 +263,7 @@ class FakeWorker:
         assert {lane for lane in drawing if self.lanes[lane].admission.constrained} >= masks.keys(), "a mask of a lane that draws nothing"
         return StepResult(
             step.step_id,
-            lanes=[lane for lane, *_ in sampled],
-            generations=[generation for _, generation, _ in sampled],
-            token_ids=[token_id for *_, token_id in sampled],
+            tokens={(lane, generation): token_id for lane, generation, token_id in sampled},
             logprobs={lane: TokenLogprob(token_id, -0.5) for lane, _, token_id in sampled if self._wants_logprobs(lane)},
             prompt_logprobs=told,
             lane_errors=errors,

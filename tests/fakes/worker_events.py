@@ -16,6 +16,11 @@ class Event:
     detail: StepResult | int | str | None = None  # the result, the step id or the reason
 
 
+def token_ids(result: StepResult) -> list[int]:
+    """The tokens that a step sampled."""
+    return list(result.tokens.values())
+
+
 class RecordedEvents:
     """A WorkerEvents whose calls are awaited one by one, in order."""
 

@@ -53,7 +53,7 @@ class WorkerSession:
         self._metrics = context.metrics
         self._mirror = LaneMirror(description)
         self._sink: FrameSink | None = None
-        self._sent: deque[worker_pb2.ExecuteRequest] = deque()  # steps not answered
+        self._sent: deque[tuple[Step, worker_pb2.ExecuteRequest]] = deque()  # steps not answered, and their frames
         self._sent_step_id = 0
         self._acked_step_id = 0
         self._stuck_at: int | None = None
@@ -97,7 +97,7 @@ class WorkerSession:
         assert not self._is_resetting, "a worker that is being reset takes no steps"
         assert step.step_id > self._sent_step_id, f"step {step.step_id} after step {self._sent_step_id}"
         frame = step_frame(step, self._description.epoch)
-        self._sent.append(frame)
+        self._sent.append((step, frame))
         self._sent_step_id = step.step_id
         self._send(frame)
         self._metrics.step_sent(self._description.address, frame.ByteSize())
@@ -138,8 +138,8 @@ class WorkerSession:
         self._watchdog.heard()
         self._metrics.session_resumed(self._description.address)
         if not self._is_resetting:
-            for frame in self._sent:
-                if frame.step.step_id > welcome.last_step_id:
+            for step, frame in self._sent:
+                if step.step_id > welcome.last_step_id:
                     sink.send(frame)
         elif welcome.resumed:
             sink.send(reset_frame(self._description.epoch))
@@ -203,11 +203,11 @@ class WorkerSession:
         if message.step_id <= self._acked_step_id:
             logger.warning("dropped another result of step %d", message.step_id, extra=self._log_fields)
             return
-        if not self._sent or self._sent[0].step.step_id != message.step_id:
+        if not self._sent or self._sent[0][0].step_id != message.step_id:
             self._diverge(message.step_id, "not the result that is due")
             return
         try:
-            result = self._mirror.follow(self._sent.popleft().step, message)
+            result = self._mirror.follow(self._sent.popleft()[0], message)
         except FrameError as error:
             self._diverge(message.step_id, str(error))
             return

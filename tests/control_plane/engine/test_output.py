@@ -45,7 +45,7 @@ def test_lpu_05_prompt_logprobs_survive_a_preemption_between_two_chunks():
     bench.run(11)
     bench.submit("r", prompt, max_tokens=4, sampling=SamplingParams(prompt_logprobs=2))
     bench.run()
-    chunks = [chunk.num_tokens for step in bench.worker.history for chunk in step.chunks]
+    chunks = [num_tokens for step in bench.worker.history for num_tokens in step.chunk_tokens]
     assert chunks[1:4] == [7, 7, 8]  # the last one is of the second admission
     assert bench.metrics.total("preemptions") == bench.sink.finished["r", 0].num_readmissions == 1
     entries = bench.sink.prompt_logprobs["r"]

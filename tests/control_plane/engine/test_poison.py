@@ -2,7 +2,7 @@
 
 import pytest
 from fakes.engine_doubles import Bench
-from fakes.engine_worker import FakeWorker, describe, solo
+from fakes.engine_worker import FakeWorker, chunks_of, describe, solo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ class Mortal(FakeWorker):
         step = self.steps[0]
         admissions = {lane: state.admission for lane, state in self.lanes.items() if lane not in step.released_lanes}
         admissions.update((admission.lane, admission) for admission in step.admissions)
-        chunks = {chunk.lane: chunk.num_tokens for chunk in step.chunks}
+        chunks = dict(chunks_of(step))
         return any(self._kills(admission, chunks) for admission in admissions.values())
 
     def _kills(self, admission: LaneAdmission, chunks: dict[int, int]) -> bool:
@@ -133,7 +133,7 @@ def test_others_run_in_every_other_step_while_a_suspect_computes_its_prompt_agai
 
 
 def lanes_of(step) -> list[int]:
-    return [chunk.lane for chunk in step.chunks if chunk.num_tokens]
+    return [lane for lane, num_tokens in chunks_of(step) if num_tokens]
 
 
 @given(

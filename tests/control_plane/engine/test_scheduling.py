@@ -47,12 +47,12 @@ def test_a_long_prefill_takes_half_of_the_budget_while_others_wait_and_what_they
     for name in ("a", "b", "c"):
         bench.submit(name, tuple(range(80)), cache_salt=name)
     bench.turn()
-    assert [chunk.num_tokens for chunk in bench.worker.steps[0].chunks] == [24, 8]
+    assert list(bench.worker.steps[0].chunk_tokens) == [24, 8]
     bench.run()
     bench.submit("long", tuple(range(80)), cache_salt="d")
     bench.submit("short", (1, 2, 3, 4))
     bench.turn()
-    assert [chunk.num_tokens for chunk in bench.worker.steps[0].chunks] == [28, 4]
+    assert list(bench.worker.steps[0].chunk_tokens) == [28, 4]
 
 
 def test_no_more_sequences_run_than_the_budget_has_tokens():
@@ -87,9 +87,9 @@ def test_steady_decodes_send_next_to_nothing():
     for index in range(8):
         bench.submit(f"r{index}", (index, 1), max_tokens=30)
     bench.run(20)
-    steady = [step for step in bench.worker.history[4:20] if not step.growths]
+    steady = [step for step in bench.worker.history[4:20] if not step.grown_lanes]
     assert len(steady) >= 8
-    assert all(not (step.chunks or step.admissions or step.released_lanes or step.trims) for step in steady)
+    assert all(not (step.chunk_lanes or step.admissions or step.released_lanes or step.trimmed_lanes) for step in steady)
 
 
 def test_an_undisturbed_load_never_resets_the_worker():
@@ -139,8 +139,8 @@ def test_a_later_sequence_leaves_the_pages_that_an_earlier_one_waits_for():
     bench.worker.run_step()
     bench.turn()
     step = bench.worker.history[-1]
-    assert [chunk.num_tokens for chunk in step.chunks] == [0, 0]
-    assert not step.growths
+    assert list(step.chunk_tokens) == [0, 0]
+    assert not step.grown_lanes
     bench.run()
     assert bench.metrics.total("preemptions") == 0
     assert [len(bench.sink.output_of(name)) for name in ("first", "second")] == [8, 8]
@@ -158,8 +158,8 @@ def test_a_prefill_leaves_the_pages_that_a_decode_waits_for():
     bench.abort("gone")
     bench.run(1)
     step = bench.worker.history[-1]
-    assert [chunk.num_tokens for chunk in step.chunks] == [0, 2]
-    assert not step.growths
+    assert list(step.chunk_tokens) == [0, 2]
+    assert not step.grown_lanes
     bench.run()
     assert bench.sink.output_of("decode") == solo((1, 2, 3, 4), 8)
     assert bench.sink.output_of("prefill") == solo(tuple(range(20)), 8)

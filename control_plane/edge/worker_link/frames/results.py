@@ -1,14 +1,21 @@
 """Results of steps, read out of the frames of a worker and checked as a whole."""
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
-from control_plane.core.packed_logprobs import PackedLogprobs
-from control_plane.core.step import LaneError, PromptLogprobChunk, StepResult, TokenLogprob, WorkerDescription
-from control_plane.edge.worker_link.frames.due_logprobs import DueLogprobs, PromptSpan
+from control_plane.core.step import (
+    LaneAdmission,
+    LaneError,
+    PackedLogprobs,
+    PromptLogprobChunk,
+    Step,
+    StepResult,
+    TokenLogprob,
+    WorkerDescription,
+)
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from pypto_serving.wire.columns import Floats, Ids, unpack_floats, unpack_ids
 from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
@@ -16,6 +23,98 @@ from pypto_serving.worker.v1 import worker_pb2
 
 #: Characters of a complaint that are kept.
 _MAX_COMPLAINT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpan:
+    """Prompt tokens that a step reports."""
+
+    generation: int
+    first_index: int
+    token_ids: Sequence[int]
+    num_alternatives: int  # per token
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt that is not reported in full."""
+
+    generation: int
+    token_ids: Sequence[int]
+    num_known_tokens: int  # of the lane: prompt and generated ones
+    num_computed_tokens: int
+    num_alternatives: int
+
+    def run(self, num_tokens: int) -> PromptSpan:
+        """Compute `num_tokens` more: the logits at index i score token i + 1."""
+        first = self.num_computed_tokens + 1
+        self.num_computed_tokens += num_tokens
+        return PromptSpan(self.generation, first, self.token_ids[first : first + num_tokens], self.num_alternatives)
+
+
+class DueLogprobs:
+    """Which log probabilities a worker has to send with a result: those that were asked for, no more and no fewer."""
+
+    def __init__(self) -> None:
+        self._sampled: dict[int, int] = {}
+        self._prompts: dict[int, _Prompt] = {}
+        self._spans: dict[int, PromptSpan] = {}
+        self._failed: set[int] = set()
+
+    @property
+    def num_alternatives(self) -> Mapping[int, int]:
+        """How many alternatives come with each sampled token, by lane that wants log probabilities."""
+        return self._sampled
+
+    @property
+    def prompt_spans(self) -> Mapping[int, PromptSpan]:
+        """Prompt tokens that the last step reports, by lane."""
+        return self._spans
+
+    @property
+    def excused_lanes(self) -> Set[int]:
+        """Lanes that failed in the last step: they may report nothing."""
+        return self._failed
+
+    def clear(self) -> None:
+        """Forget every lane."""
+        self._sampled.clear()
+        self._prompts.clear()
+        self._spans.clear()
+
+    def release(self, lanes: Iterable[int]) -> None:
+        """Forget some lanes."""
+        for lane in lanes:
+            self._sampled.pop(lane, None)
+            self._prompts.pop(lane, None)
+
+    def admit(self, admission: LaneAdmission) -> None:
+        """Follow a lane from now on."""
+        sampling = admission.sampling
+        if sampling.logprobs:
+            self._sampled[admission.lane] = sampling.top_logprobs
+        if sampling.prompt_logprobs is not None:
+            self._prompts[admission.lane] = _Prompt(
+                generation=admission.generation,
+                token_ids=list(admission.token_ids[: admission.num_prompt_tokens]),
+                num_known_tokens=len(admission.token_ids),
+                num_computed_tokens=admission.num_computed_tokens,
+                num_alternatives=sampling.prompt_logprobs,
+            )
+
+    def run(self, step: Step, failed: set[int]) -> None:
+        """Find out which lanes run in a step, and what they report; those that `failed` in it run no more."""
+        self._spans, self._failed = {}, failed
+        if not self._prompts:
+            return
+        chunks = dict(zip(step.chunk_lanes, step.chunk_tokens, strict=True))
+        for lane, prompt in tuple(self._prompts.items()):
+            is_last = prompt.num_known_tokens - prompt.num_computed_tokens == 1
+            span = prompt.run(chunks.get(lane, int(is_last)))
+            if span.token_ids:
+                self._spans[lane] = span
+            if prompt.num_computed_tokens + 1 >= len(prompt.token_ids) or lane in failed:
+                del self._prompts[lane]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +147,11 @@ def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -
 def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: DueLogprobs, limits: WorkerDescription) -> StepResult:
     """Build the engine's view of the result of a step that ran; raises FrameError, also where log probabilities of `due` are missing."""
     _require_at_most("lane_errors", len(message.lane_errors), limits.max_lanes)
-    tokens = dict(zip(sampled.lanes.tolist(), sampled.token_ids.tolist(), strict=True))
+    keys = zip(sampled.lanes.tolist(), sampled.generations.tolist(), strict=True)
     return StepResult(
         step_id=message.step_id,
-        lanes=list(tokens),
-        generations=sampled.generations.tolist(),
-        token_ids=list(tokens.values()),
-        logprobs=_logprobs(message, tokens, due.num_alternatives, limits.vocab_size) if due.num_alternatives or message.logprobs else None,
+        tokens=dict(zip(keys, sampled.token_ids.tolist(), strict=True)),
+        logprobs=_logprobs(message, sampled, due.num_alternatives, limits.vocab_size),
         prompt_logprobs=_prompt_chunks(message, due, limits.vocab_size),
         lane_errors=[_lane_error(error) for error in message.lane_errors],
         device_seconds=message.device_us / 1e6,
@@ -93,8 +190,11 @@ def _require_lanes(field: str, lanes: Iterable[int], due: Set[int], excused: Set
 
 
 def _logprobs(
-    message: worker_pb2.StepResult, tokens: Mapping[int, int], num_alternatives: Mapping[int, int], vocab_size: int
+    message: worker_pb2.StepResult, sampled: SampledColumns, num_alternatives: Mapping[int, int], vocab_size: int
 ) -> dict[int, TokenLogprob]:
+    if not (num_alternatives or message.logprobs):
+        return {}
+    tokens = dict(zip(sampled.lanes.tolist(), sampled.token_ids.tolist(), strict=True))
     _require_lanes("logprobs", (entry.lane for entry in message.logprobs), tokens.keys() & num_alternatives.keys())
     logprobs = {}
     for entry in message.logprobs:
@@ -117,8 +217,8 @@ def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_
     wanted = (due.generation, due.first_index, len(due.token_ids))
     generation = generation_of(chunk)
     if (generation, chunk.first_index, len(values)) != wanted:
-        told = f"{len(values)} tokens from {chunk.first_index} on of generation {generation}"
-        raise FrameError(f"prompt_logprobs: lane {chunk.lane} tells about {told}, due are {wanted[2]} from {wanted[1]} on of {wanted[0]}")
+        reported = f"{len(values)} tokens from {chunk.first_index} on of generation {generation}"
+        raise FrameError(f"prompt_logprobs: lane {chunk.lane} reports {reported}, due are {wanted[2]} from {wanted[1]} on of {wanted[0]}")
     count = due.num_alternatives
     ids, top = _alternatives(chunk, count * len(values), vocab_size)
     entries = PackedLogprobs(due.token_ids, values.data, count, ids.data, top.data)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fakes.lane_admission import admission
 from fakes.tcp_proxy import TcpProxy
+from fakes.worker_events import token_ids
 from fakes.worker_service import FakeWorkerOptions, Fault
 
 from control_plane.core.step import Step
@@ -23,7 +24,7 @@ async def test_cut_stream_resumes_unnoticed(start_worker, make_registry, events,
         link.submit(Step(step_id, step_id - 1, admissions=[admission(tokens=[5])] if step_id == 1 else ()))
         link.submit(Step(step_id + 1, step_id - 1))
         proxy.cut()
-        tokens += [(await events.expect("step_done")).detail.token_ids[0] for _ in range(2)]
+        tokens += [token_ids((await events.expect("step_done")).detail)[0] for _ in range(2)]
     assert tokens == [6, 7, 8, 9, 10, 11]
     assert metrics.num_resumed == 3
 
@@ -36,7 +37,7 @@ async def test_steps_submitted_without_a_stream_are_sent_after_it(start_worker, 
     while registry.states()[0].phase is not LinkPhase.RESUMING:
         await asyncio.sleep(0)
     link.submit(Step(2, 0))
-    assert [(await events.expect("step_done")).detail.token_ids for _ in range(2)] == [[6], [7]]
+    assert [token_ids((await events.expect("step_done")).detail) for _ in range(2)] == [[6], [7]]
 
 
 async def test_worker_that_let_go_is_lost_and_joins_again_over_the_same_stream(start_worker, make_registry, events):
@@ -52,7 +53,7 @@ async def test_worker_that_let_go_is_lost_and_joins_again_over_the_same_stream(s
     second = (await events.expect("worker_joined")).worker
     first.submit(Step(3, 2))
     second.submit(Step(1, 0, admissions=[admission(tokens=[30])]))
-    assert (await events.expect("step_done")).detail.token_ids == [31]
+    assert token_ids((await events.expect("step_done")).detail) == [31]
     assert worker.num_streams == 2
 
 
@@ -121,7 +122,7 @@ async def test_reset_survives_a_cut(start_worker, make_registry, events, cleanup
     link.reset()
     await events.expect("reset_done")
     link.submit(Step(2, 1, admissions=[admission(tokens=[20], generation=2)]))
-    assert (await events.expect("step_done")).detail.token_ids == [21]
+    assert token_ids((await events.expect("step_done")).detail) == [21]
 
 
 async def test_first_steps_are_sent_again_to_a_worker_that_let_go(start_worker, make_registry, events):
@@ -131,7 +132,7 @@ async def test_first_steps_are_sent_again_to_a_worker_that_let_go(start_worker, 
     link = (await events.expect("worker_joined")).worker
     link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
     link.submit(Step(2, 0))
-    assert [(await events.expect("step_done")).detail.token_ids for _ in range(2)] == [[6], [7]]
+    assert [token_ids((await events.expect("step_done")).detail) for _ in range(2)] == [[6], [7]]
     assert worker.num_streams == 2
 
 

@@ -1,10 +1,11 @@
 """A session over a real stream to a fake worker."""
 
 from fakes.lane_admission import admission
+from fakes.worker_events import token_ids
 from fakes.worker_service import FakeWorkerOptions, Fault
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import LaneChunk, PageGrowth, Step
+from control_plane.core.step import Step
 from pypto_serving.worker.v1 import worker_pb2
 
 
@@ -24,10 +25,7 @@ async def test_two_steps_in_flight_answer_in_order(start_worker, make_registry, 
     link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
     link.submit(Step(2, 0))
     results = [(await events.expect("step_done")).detail for _ in range(2)]
-    assert [(result.step_id, result.lanes, result.generations, result.token_ids) for result in results] == [
-        (1, [0], [1], [6]),
-        (2, [0], [1], [7]),
-    ]
+    assert [(result.step_id, result.tokens) for result in results] == [(1, {(0, 1): 6}), (2, {(0, 1): 7})]
     assert len(metrics.step_bytes) == 2
 
 
@@ -36,10 +34,10 @@ async def test_digests_agree_through_chunks_growth_and_release(start_worker, mak
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
     steps = [
-        Step(1, 0, admissions=[admission(tokens=[1, 2, 3, 4], pages=[0])], chunks=[LaneChunk(0, 3)]),
+        Step(1, 0, admissions=[admission(tokens=[1, 2, 3, 4], pages=[0])], chunk_lanes=[0], chunk_tokens=[3]),
         Step(2, 1, admissions=[admission(lane=1, tokens=[9], pages=[5])]),
-        Step(3, 2, growths=[PageGrowth(0, 0, 1)]),
-        Step(4, 3, released_lanes=[1], chunks=[LaneChunk(0, 0)]),
+        Step(3, 2, grown_lanes=[0], grown_groups=[0], grown_pages=[1]),
+        Step(4, 3, released_lanes=[1], chunk_lanes=[0], chunk_tokens=[0]),
         Step(5, 4, admissions=[admission(lane=1, tokens=[7], pages=[5], generation=2)]),
     ]
     sampled = []
@@ -47,7 +45,7 @@ async def test_digests_agree_through_chunks_growth_and_release(start_worker, mak
         link.submit(step)
         result = (await events.expect("step_done")).detail
         assert not result.error
-        sampled.append(list(zip(result.lanes, result.generations, result.token_ids, strict=True)))
+        sampled.append([(lane, generation, token_id) for (lane, generation), token_id in result.tokens.items()])
     assert sampled == [[], [(0, 1, 5), (1, 1, 10)], [(0, 1, 6), (1, 1, 11)], [], [(0, 1, 7), (1, 2, 8)]]
     assert metrics.num_mismatches == 0
 
@@ -57,7 +55,7 @@ async def test_logprobs_of_prompt_and_output(start_worker, make_registry, events
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
     sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
-    link.submit(Step(1, 0, admissions=[admission(tokens=[1, 2, 3], sampling=sampling)], chunks=[LaneChunk(0, 3)]))
+    link.submit(Step(1, 0, admissions=[admission(tokens=[1, 2, 3], sampling=sampling)], chunk_lanes=[0], chunk_tokens=[3]))
     result = (await events.expect("step_done")).detail
     assert (result.logprobs[0].token_id, result.logprobs[0].top) == (4, ((4, -0.5), (5, -1.5)))
     (chunk,) = result.prompt_logprobs
@@ -83,7 +81,7 @@ async def test_reset_drops_what_is_in_flight_and_starts_clean(start_worker, make
     link.reset()
     await events.expect("reset_done")
     link.submit(Step(3, 2, admissions=[admission(tokens=[50], generation=2)]))
-    assert (await events.expect("step_done")).detail.token_ids == [51]
+    assert token_ids((await events.expect("step_done")).detail) == [51]
     assert metrics.num_resets == 1
 
 
@@ -123,7 +121,7 @@ async def test_frames_and_fields_of_a_newer_worker_are_ignored(start_worker, mak
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
     link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
-    assert (await events.expect("step_done")).detail.token_ids == [6]
+    assert token_ids((await events.expect("step_done")).detail) == [6]
     assert worker.num_streams == 1
 
 
@@ -135,6 +133,6 @@ async def test_generations_beyond_32_bits_are_as_good_as_others(start_worker, ma
     for step_id, generation in enumerate((2**32 - 1, 2**32, 2**40 + 7), start=1):
         released = [0] if step_id > 1 else []
         lane = admission(tokens=[5, 6], generation=generation, sampling=sampling)
-        link.submit(Step(step_id, step_id - 1, released, admissions=[lane], chunks=[LaneChunk(0, 2)]))
+        link.submit(Step(step_id, step_id - 1, released, admissions=[lane], chunk_lanes=[0], chunk_tokens=[2]))
         result = (await events.expect("step_done")).detail
-        assert (result.generations, result.prompt_logprobs[0].generation) == ([generation], generation)
+        assert (list(result.tokens), result.prompt_logprobs[0].generation) == ([(0, generation)], generation)

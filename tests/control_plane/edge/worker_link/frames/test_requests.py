@@ -3,7 +3,7 @@
 from fakes.lane_admission import admission
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import LaneChunk, LaneMask, PageGrowth, PageTrim, Step
+from control_plane.core.step import Step
 from control_plane.edge.worker_link.frames.requests import step_frame
 from pypto_serving.wire.columns import NO_PAGE, unpack_floats, unpack_ids
 
@@ -17,9 +17,14 @@ def test_changes_become_columns():
         step_id=7,
         acked_step_id=5,
         released_lanes=[3, 1],
-        trims=[PageTrim(2, 1, 4)],
-        growths=[PageGrowth(0, 0, 17), PageGrowth(2, 1, 18)],
-        chunks=[LaneChunk(4, 32), LaneChunk(5, 0)],
+        trimmed_lanes=[2],
+        trimmed_groups=[1],
+        trimmed_entries=[4],
+        grown_lanes=[0, 2],
+        grown_groups=[0, 1],
+        grown_pages=[17, 18],
+        chunk_lanes=[4, 5],
+        chunk_tokens=[32, 0],
     )
     frame = step_frame(step, epoch=9)
     message = frame.step
@@ -35,13 +40,13 @@ def test_pure_decode_step_is_tiny():
 
 
 def test_masks_come_with_their_lanes():
-    step = Step(1, 0, masks=[LaneMask(3, b"\x01\x80"), LaneMask(0, b"\xff\x00")])
+    step = Step(1, 0, masks={3: b"\x01\x80", 0: b"\xff\x00"})
     assert [(mask.lane, mask.allowed) for mask in step_frame(step, epoch=1).step.masks] == [(3, b"\x01\x80"), (0, b"\xff\x00")]
 
 
 def test_admission_carries_everything():
     sampling = SamplingParams(temperature=0.5, seed=2**64 - 1, logit_bias=((7, -1.5),), prompt_logprobs=0)
-    given = admission(tokens=[1, 2], pages=[-1, 4], end_token_ids=[9], min_length=3, partition=1, sampling=sampling, constrained=True)
+    given = admission(tokens=[1, 2], pages=[NO_PAGE, 4], end_token_ids=[9], min_length=3, partition=1, sampling=sampling, constrained=True)
     (message,) = step_frame(Step(1, 0, admissions=[given]), epoch=1).step.admissions
     assert (_ids(message.token_ids), _ids(message.page_tables[0].page_ids), _ids(message.end_token_ids)) == ([1, 2], [NO_PAGE, 4], [9])
     assert (message.final_length, message.min_length, message.partition, message.constrained) == (10, 3, 1, True)

@@ -5,35 +5,33 @@ from fakes.engine_worker import describe
 from fakes.lane_admission import admission
 from fakes.worker_lanes import FakeLanes, count_up
 
-from control_plane.core.packed_logprobs import PackedLogprobs
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import LaneChunk, LaneError, Step, TokenLogprob
+from control_plane.core.step import LaneError, PackedLogprobs, Step, TokenLogprob
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import step_frame
+from control_plane.edge.worker_link.frames.results import DueLogprobs, PromptSpan
 from pypto_serving.wire.columns import pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
 _LIMITS = describe(max_lanes=4, vocab_size=10)
-#: Lanes 0 and 1 sample 6; lane 1 reports it, and lane 2 tells about tokens 6 and 7 of its prompt.
-_STEP = step_frame(
-    Step(
-        step_id=1,
-        acked_step_id=0,
-        admissions=[
-            admission(lane=0),
-            admission(lane=1, sampling=SamplingParams(logprobs=True, top_logprobs=1)),
-            admission(lane=2, tokens=(5, 6, 7, 8), sampling=SamplingParams(prompt_logprobs=1)),
-        ],
-        chunks=[LaneChunk(2, 2)],
-    ),
-    epoch=1,
-).step
+#: Lanes 0 and 1 sample 6; lane 1 reports it, and lane 2 reports tokens 6 and 7 of its prompt.
+_STEP = Step(
+    step_id=1,
+    acked_step_id=0,
+    admissions=[
+        admission(lane=0),
+        admission(lane=1, sampling=SamplingParams(logprobs=True, top_logprobs=1)),
+        admission(lane=2, tokens=(5, 6, 7, 8), sampling=SamplingParams(prompt_logprobs=1)),
+    ],
+    chunk_lanes=[2],
+    chunk_tokens=[2],
+)
 
 
 def _result(**changes):
     """The right answer to the step; `changes` replaces fields, columns as lists of numbers."""
-    result = FakeLanes(4, [4], 10, count_up).run(_STEP)
+    result = FakeLanes(4, [4], 10, count_up).run(step_frame(_STEP, epoch=1).step)
     for field, value in changes.items():
         result.ClearField(field)
         if field in ("lanes", "generations", "token_ids") and isinstance(value, list):
@@ -57,7 +55,7 @@ def _read(message):
 
 def test_a_right_result_is_taken():
     result = _read(_result(device_us=1500, idle_us=20, logprobs=[_logprobs()], prompt_logprobs=[_prompt()]))
-    assert (result.lanes, result.generations, result.token_ids) == ([0, 1], [1, 1], [6, 6])
+    assert result.tokens == {(0, 1): 6, (1, 1): 6}
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
     assert result.logprobs == {1: TokenLogprob(6, -1.0, ((7, -1.0),))}
     assert isinstance(result.prompt_logprobs[0].entries, PackedLogprobs)  # a prompt may have a million of them
@@ -120,5 +118,57 @@ def test_endless_complaints_are_cut():
 def test_mirror_is_back_at_nothing_when_all_is_released():
     mirror = LaneMirror(_LIMITS)
     mirror.follow(_STEP, _result())
-    released = step_frame(Step(2, 1, released_lanes=[1, 0, 2]), epoch=1).step
-    assert mirror.follow(released, worker_pb2.StepResult(step_id=2, digest=0)).token_ids == []
+    released = Step(2, 1, released_lanes=[1, 0, 2])
+    assert mirror.follow(released, worker_pb2.StepResult(step_id=2, digest=0)).tokens == {}
+
+
+# Which log probabilities a step has to bring
+
+_ASKS = SamplingParams(prompt_logprobs=2)
+
+
+def _due(tokens, **changes):
+    due = DueLogprobs()
+    due.admit(admission(lane=3, tokens=tokens, **{"sampling": _ASKS, **changes}))
+    return due
+
+
+def _spans(due, *counts):
+    """What a lane reports in steps that run so many tokens of it; None: it is not listed."""
+    reported = []
+    for count in counts:
+        chunks = {} if count is None else {"chunk_lanes": [3], "chunk_tokens": [count]}
+        due.run(Step(1, 0, **chunks), set())
+        reported.append(due.prompt_spans.get(3))
+    return reported
+
+
+def test_chunks_report_the_tokens_after_them():
+    due = _due([5, 6, 7, 8, 9])
+    assert _spans(due, 2, None, 0, 1, None) == [PromptSpan(1, 1, [6, 7], 2), None, None, PromptSpan(1, 3, [8], 2), None]
+    assert _spans(due, 1, None) == [PromptSpan(1, 4, [9], 2), None]
+
+
+def test_a_last_token_that_runs_unlisted_reports_none():
+    assert _spans(_due([5, 6]), 1, None) == [PromptSpan(1, 1, [6], 2), None]
+    assert _spans(_due([5]), None) == [None]
+
+
+def test_a_resumed_lane_reports_its_prompt_only():
+    assert _spans(_due([5, 6, 7, 8], num_prompt_tokens=2), 4) == [PromptSpan(1, 1, [6], 2)]
+    assert _spans(_due([5, 6, 7, 8], num_prompt_tokens=2, num_computed_tokens=1), 3) == [None]
+
+
+def test_a_lane_that_failed_is_excused_and_then_silent():
+    due = _due([5, 6, 7])
+    due.run(Step(1, 0, chunk_lanes=[3], chunk_tokens=[1]), {3})
+    assert due.prompt_spans[3].token_ids == [6] and due.excused_lanes == {3}
+    assert _spans(due, 1) == [None]
+
+
+@pytest.mark.parametrize("forget", [lambda due: due.clear(), lambda due: due.release([3])])
+def test_forgotten_lanes_owe_nothing(forget):
+    due = _due([5, 6, 7], sampling=SamplingParams(logprobs=True, top_logprobs=4, prompt_logprobs=0))
+    assert dict(due.num_alternatives) == {3: 4}
+    forget(due)
+    assert not due.num_alternatives and _spans(due, 2) == [None]

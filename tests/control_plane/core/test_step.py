@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.core.packed_logprobs import PackedLogprobs
-from control_plane.core.step import TokenLogprob
+from control_plane.core.step import PackedLogprobs, TokenLogprob
 
 
 def entries_of(num_tokens: int, num_alternatives: int) -> list[TokenLogprob]:
