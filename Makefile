@@ -11,6 +11,8 @@ PORT ?=
 WORKERS ?= 127.0.0.1:50061
 # Further flags of what is started.
 ARGS ?=
+# Sets of instructions that the CPU kernels in a wheel are compiled for.
+LEVELS ?= $(if $(filter x86_64,$(shell uname -m)),avx512_bf16 avx512 avx2,generic)
 # A package index with the PyTorch build of your choice; empty: the default index.
 TORCH_INDEX ?=
 
@@ -21,18 +23,17 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 PROTOS := $(shell find protos -name '*.proto')
-PROTOC := $(PY) -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
-	--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	--python_out=protos --grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos
 INSTALLED := $(VENV)/.installed
 GENERATED := build/protos.stamp
 KERNELS := build/kernels.stamp
 READY := $(INSTALLED) $(GENERATED) $(KERNELS)
 KERNELS_DEV := $(VENV)/.kernels-dev
+# Tests that have a target of their own.
+NOT_ELSEWHERE := not kernels and not isa and not packaging
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,9 +51,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 proto: $(GENERATED) ## Generate the gRPC stubs
 
-$(GENERATED): $(PROTOS) $(INSTALLED)
+$(GENERATED): $(PROTOS) scripts/generate_stubs.py $(INSTALLED)
 	@mkdir -p build
-	$(PROTOC) $(PROTOS)
+	$(PY) scripts/generate_stubs.py protos
 	@touch $@
 
 kernels: $(KERNELS) ## Build the CPU kernels
@@ -73,20 +74,20 @@ lint: $(GENERATED) ## Check style, import rules and protos
 	$(BIN)/buf lint
 
 typecheck: $(GENERATED) ## Check the types
-	$(BIN)/mypy control_plane worker kernels clients pypto_serving scripts benchmarks
+	$(BIN)/mypy control_plane worker kernels clients pypto_serving scripts benchmarks hatch_build.py
 
 proto-check: $(GENERATED) ## Check that the protos break nobody since the previous commit
 	@if git rev-parse --quiet --verify HEAD~1 >/dev/null 2>&1; then $(BIN)/buf breaking --against '.git#ref=HEAD~1'; \
 	else echo "proto-check skipped: this clone has no previous commit to compare with"; fi
 
 test: $(READY) ## Run the tests
-	$(PY) -m pytest -m "not kernels and not isa"
+	$(PY) -m pytest -m "$(NOT_ELSEWHERE)"
 
 test-fast: $(READY) ## Run the tests that take no more than seconds
-	$(PY) -m pytest -m "not slow and not kernels and not isa"
+	$(PY) -m pytest -m "not slow and $(NOT_ELSEWHERE)"
 
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
-	CHAOS_FAULTS=200 $(PY) -m pytest -m "not kernels and not isa" --hypothesis-profile=thorough --timeout 1200
+	CHAOS_FAULTS=200 $(PY) -m pytest -m "$(NOT_ELSEWHERE)" --hypothesis-profile=thorough --timeout 1200
 
 chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice, nor hostile neighbours (CHAOS_FAULTS= CHAOS_SEED=)
 	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} NEIGHBOUR_ROUNDS=$${NEIGHBOUR_ROUNDS:-10} $(PY) -m pytest tests/chaos -s $(ARGS)
@@ -111,6 +112,9 @@ test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes
 test-isa: $(READY) ## Run the numerics tests under every set of instructions that can be forced on this machine; builds each, up to an hour
 	$(PY) -m pytest tests/isa --timeout 1800 $(ARGS)
 
+test-packaging: $(READY) ## Build sdist and wheel, and serve with them from empty virtual environments; some minutes
+	$(PY) -m pytest -m packaging tests/packaging --timeout 600 $(ARGS)
+
 test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, and time its decode steps; exits 3 where there is none
 	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)
 
@@ -118,9 +122,12 @@ test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
 
-check: lint typecheck proto-check test ## What CI runs of everything that is open source
+check: lint typecheck proto-check test test-packaging ## What CI runs of everything that is open source
 
 check-kernels: test-kernels-fast bench-kernels ## What CI runs with PyPTO: its kernels, interpreted and priced
+
+wheel: $(INSTALLED) ## Build sdist and wheel into dist/, with CPU kernels for this torch and LEVELS= ("": none, for any machine)
+	PYPTO_WHEEL_LEVELS="$(LEVELS)" $(PY) -m build --no-isolation --outdir dist
 
 demo: $(READY) ## Stream a real model's answer from one control plane and one worker
 	@$(FIND_MODEL) && $(PY) scripts/demo.py --model "$$model" --device $(DEVICE)
