@@ -7,9 +7,8 @@ import grpc
 
 from clients.errors import invalid
 from pypto_serving.process.address import proxy_options
-from pypto_serving.process.credentials.key_file import HEADER_BYTES
+from pypto_serving.process.credentials.files import HEADER_BYTES, TlsFiles
 from pypto_serving.process.credentials.tls import channel_credentials, watch_tls
-from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.start_up import StartUpError
 
 #: Largest request in bytes, which is the server's limit, and largest response.

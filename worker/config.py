@@ -7,9 +7,8 @@ from pathlib import Path
 
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_ip, is_loopback, join_address
-from pypto_serving.process.credentials.tls_files import TlsFiles
-from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
-from pypto_serving.process.options import add_log_options, argument_parser
+from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.options import add_log_options, add_server_tls_options, argument_parser, server_tls_files
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from worker.host_cores import num_host_cores

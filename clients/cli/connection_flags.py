@@ -59,8 +59,7 @@ def credentials(arguments: argparse.Namespace) -> "Credentials":
 
 
 def _key_in(path: Path) -> str:
-    from pypto_serving.process.credentials.key_file import parse_keys
-    from pypto_serving.process.credentials.reloaded_files import FileRefused
+    from pypto_serving.process.credentials.files import FileRefused, parse_keys
 
     try:
         keys = parse_keys(path, path.read_bytes())

@@ -8,11 +8,21 @@ from typing import Any
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.access.options import AccessOptions, access_options, add_access_options
-from control_plane.edge.service.streams.stream_limits import StreamLimits
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback
 from pypto_serving.process.options import add_log_options, argument_parser, require_flags
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Bounds between the engine and clients. More holds a request; half of it lets it go on."""
+
+    max_unwritten_tokens: int = 4096  # of one stream
+    max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
+    max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
+    slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request
+
 
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
@@ -186,3 +196,18 @@ def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
         log_format=values.log_format,
         log_level=values.log_level,
     )
+
+
+def exposures(config: Config) -> list[str]:
+    """One sentence for each door that has no lock; none for a server that only its own machine reaches."""
+    if is_loopback(config.host):
+        return []
+    access, found = config.access, []
+    clients_need_certificates = access.tls is not None and access.tls.ca is not None
+    if access.api_keys_file is None and not clients_need_certificates:
+        found.append(f"everybody who reaches {config.host} may use this server: give it --api-keys-file or --tls-client-ca")
+    elif access.tls is None:
+        found.append("keys and prompts travel in plain text: give --tls-cert and --tls-key")
+    if access.worker_tls is None or access.worker_tls.cert is None:
+        found.append(f"everybody who reaches {config.host} may announce a worker: give --worker-tls-ca and --worker-tls-cert")
+    return found

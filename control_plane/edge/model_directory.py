@@ -3,19 +3,37 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control_plane.edge.json_files import Json, read_json, read_text
-from control_plane.edge.served_model import UNKNOWN_MAX_POSITIONS, ServedModel
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
-from control_plane.edge.tokenizer_files import read_tokenizer_files
+from control_plane.edge.tokenizer_files import Json, read_json, read_text, read_tokenizer_files
 from pypto_serving.inference.v1 import inference_pb2
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
+
+#: Of models whose config does not say plainly how far they reach.
+UNKNOWN_MAX_POSITIONS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model directory, read without its weights."""
+
+    name: str  # by which requests call it
+    architecture: str
+    fingerprint: str
+    vocab_size: int  # embedding rows
+    end_token_ids: frozenset[int]  # union of config, generation config and tokenizer
+    default_sampling: inference_pb2.SamplingParams  # every field set but the seed
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    max_positions: int = UNKNOWN_MAX_POSITIONS  # no request has more tokens, whatever workers say later
+
 
 _log = logging.getLogger(__name__)
 

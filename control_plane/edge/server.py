@@ -11,26 +11,23 @@ from typing import Any
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from control_plane.edge.access.access import Access
-from control_plane.edge.access.exposure import exposures
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
-from control_plane.edge.config import Config
+from control_plane.edge.config import Config, exposures
 from control_plane.edge.engine_thread import EngineSettings, EngineThread
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.link_recorder import LinkRecorder
-from control_plane.edge.model_directory import read_model
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.service.admin_service import AdminService
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.intake import Intake
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.prompt import PromptEncoder
+from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.loop_lag import LoopLag
-from control_plane.edge.service.streams.request_streams import RequestStreams
+from control_plane.edge.service.overload import Intake, LoopLag
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.settings import LinkSettings
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests

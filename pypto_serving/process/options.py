@@ -1,9 +1,11 @@
 """Command line of a process: flags over environment over a TOML file over defaults."""
 
 import argparse
+from pathlib import Path
 
 import configargparse
 
+from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.version import add_version_option
 
 
@@ -53,3 +55,20 @@ def require_flags(parser: argparse.ArgumentParser, values: argparse.Namespace, f
 
 def _destination(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
+
+
+def add_server_tls_options(parser: argparse._ActionsContainer, peers: str) -> None:
+    """Add --tls-cert, --tls-key and --tls-client-ca; `peers` says who connects."""
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain to serve TLS with; default: plain text")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert, not encrypted")
+    parser.add_argument("--tls-client-ca", type=Path, metavar="FILE", help=f"PEM certificates of the CA that {peers} must show one of")
+
+
+def server_tls_files(parser: argparse.ArgumentParser, values: argparse.Namespace) -> TlsFiles | None:
+    """The files named; None without any. Ends with exit code 2 where one is missing beside another."""
+    require_flags(parser, values, "--tls-key", "--tls-cert")
+    require_flags(parser, values, "--tls-client-ca", "--tls-cert")
+    require_flags(parser, values, "--tls-cert", "--tls-key")
+    if values.tls_cert is None:
+        return None
+    return TlsFiles(values.tls_cert, values.tls_key, values.tls_client_ca)

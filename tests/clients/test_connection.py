@@ -9,11 +9,10 @@ from fakes.certificates import CertificateDirectory
 from fakes.inference_service import FakeInferenceService, FakeServer
 
 from clients import AsyncClient, Client, Credentials, ServerUnreachable, ServingError
-from control_plane.edge.access.key_interceptor import KeyInterceptor
-from control_plane.edge.access.keys import watch_keys
-from control_plane.edge.client_channel import MAX_REQUEST_BYTES
+from control_plane.edge.access.keys import KeyInterceptor, watch_keys
+from control_plane.edge.client_server import MAX_REQUEST_BYTES
+from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
-from pypto_serving.process.credentials.tls_files import TlsFiles
 
 
 @pytest.fixture

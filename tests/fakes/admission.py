@@ -3,11 +3,11 @@
 import pytest
 from fakes.engine import MAX_MODEL_LEN, served_model
 
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.prompt import PromptEncoder
+from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.errors import RequestError
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trustme
 
-from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.files import TlsFiles
 
 _PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 

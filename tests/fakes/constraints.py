@@ -8,8 +8,8 @@ from fakes.tokenizers import EOS, EOT, byte_tokenizer
 from llguidance import LLParserLimits
 
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
-from control_plane.edge.text.constraint.limits import PARSER_LIMITS
-from control_plane.edge.text.constraint.refusal import GrammarRefused
+from control_plane.edge.text.constraint.grammar import GrammarRefused
+from control_plane.edge.text.constraint.grammar_trial import PARSER_LIMITS
 from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 from control_plane.edge.text.tokenizer import Tokenizer
 

@@ -10,18 +10,17 @@ from fakes.tokenizers import EOS, byte_tokenizer
 
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
+from control_plane.edge.config import StreamLimits
 from control_plane.edge.metrics.call_recorder import CallRecorder
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.intake import Intake
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.prompt import PromptEncoder
+from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.loop_lag import LoopLag
-from control_plane.edge.service.streams.request_streams import RequestStreams
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.service.overload import Intake, LoopLag
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (

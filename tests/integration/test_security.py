@@ -14,7 +14,7 @@ from fakes.certificates import CertificateDirectory
 from processes import ServingProcess, control_plane, worker
 
 from clients import Client, Credentials, ServingError
-from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.files import TlsFiles
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ _AS_PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child")
         ("worker", "worker.config"),
         ("worker", "torch"),
         ("clients", "clients.cli.main"),
-        ("clients", "clients.cli.commands.generate"),
+        ("clients", "clients.cli.generate"),
     ],
 )
 def test_hst_04_a_signal_while_something_is_imported_ends_the_process_quietly(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.start_up import StartUpError
 from worker.config import WorkerConfig, read_config
 

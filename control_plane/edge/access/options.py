@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.edge.access.callers import DEFAULT_PRIORITIES, PriorityRange, parse_priorities
-from pypto_serving.process.credentials.tls_files import TlsFiles
-from pypto_serving.process.credentials.tls_options import add_server_tls_options, server_tls_files
-from pypto_serving.process.options import require_flags
+from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.options import add_server_tls_options, require_flags, server_tls_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import grpc.aio
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.errors import Unavailable
-from control_plane.edge.service.streams.request_streams import RequestStreams
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.link import LinkPhase, LinkState
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc

@@ -11,8 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.service.errors import InternalError, InvalidArgument, RequestError
+from control_plane.edge.service.errors import Deadline, InternalError, InvalidArgument, RequestError
 
 _log = logging.getLogger(__name__)
 

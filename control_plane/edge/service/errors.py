@@ -1,5 +1,6 @@
 """Errors that a client sees: one class per gRPC status. Messages name field, value and limit."""
 
+import time
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -105,3 +106,21 @@ def error_of(failed: RequestFailed) -> RequestError:
 def failure_of(error: RequestError) -> Failure:
     """What the engine counts when a call ends a request with this error."""
     return next((failure for failure, kind in _BY_FAILURE.items() if kind is type(error)), Failure.INTERNAL)
+
+
+#: A client's own clock ends its call a little before ours would.
+_TOLERANCE_SECONDS = 0.05
+
+
+class Deadline:
+    """The deadline of one call, made when the call begins: gRPC says how many seconds remain (None: no end) by the wall clock, which may
+    jump, and this keeps them on the steady one.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._time = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it has been reached; never without one."""
+        return self._time is not None and time.monotonic() > self._time - _TOLERANCE_SECONDS

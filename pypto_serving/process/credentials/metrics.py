@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pypto_serving.process.credentials.reloaded_files import ReloadedFiles
+from pypto_serving.process.credentials.files import ReloadedFiles
 
 
 class CredentialCollector(Collector):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from pypto_serving.process.credentials.reloaded_files import FileRefused, ReloadedFiles
-from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.files import FileRefused, ReloadedFiles, TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

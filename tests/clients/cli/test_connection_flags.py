@@ -6,8 +6,7 @@ import pytest
 from fakes.certificates import CertificateDirectory
 from fakes.inference_service import FakeInferenceService, FakeServer
 
-from control_plane.edge.access.key_interceptor import KeyInterceptor
-from control_plane.edge.access.keys import watch_keys
+from control_plane.edge.access.keys import KeyInterceptor, watch_keys
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 
 

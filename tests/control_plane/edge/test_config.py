@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.edge.config import read_config
-from pypto_serving.process.credentials.tls_files import TlsFiles
+from pypto_serving.process.credentials.files import TlsFiles
 
 
 def test_defaults_listen_on_this_machine_only() -> None:

@@ -15,7 +15,7 @@ from fakes.worker_service import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge import config
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.config import StreamLimits
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb

@@ -11,7 +11,7 @@ from fakes.running_control_plane import RunningControlPlane, running
 from fakes.worker_service import FakeWorker, FakeWorkerOptions
 from grpc_health.v1 import health_pb2
 
-from control_plane.edge.client_channel import MAX_REQUEST_BYTES
+from control_plane.edge.client_server import MAX_REQUEST_BYTES
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
 from pypto_serving.wire.fingerprint import fingerprint_model

@@ -9,8 +9,7 @@ from checkpoints import TinyCheckpoint
 from fakes.model_directory import CONFIG, write_json, write_model_directory
 from fakes.tokenizers import EOS, EOT, SPECIAL_TOKENS
 
-from control_plane.edge.model_directory import read_model
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.text.chat_template import Conversation, TemplateRefused
 from pypto_serving.process.start_up import StartUpError
 

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pypto_serving.process.credentials.key_file import KeyLine, parse_keys
-from pypto_serving.process.credentials.reloaded_files import FileRefused
+from pypto_serving.process.credentials.files import FileRefused, KeyLine, parse_keys
 
 PATH = Path("keys")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from pypto_serving.process.credentials.files import FileRefused, ReloadedFiles
 from pypto_serving.process.credentials.metrics import CredentialCollector
-from pypto_serving.process.credentials.reloaded_files import FileRefused, ReloadedFiles
 from pypto_serving.process.start_up import StartUpError
 
 

@@ -10,8 +10,8 @@ import pytest
 from fakes.certificates import CertificateDirectory
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.credentials.tls import TlsContents, channel_credentials, server_credentials, watch_tls
-from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.listening import bind
 from pypto_serving.process.start_up import StartUpError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from control_plane.core.constraint import Constraint
 from control_plane.edge.access.callers import CALLER, DEFAULT_PRIORITIES, PriorityRange
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.constraints import RequestConstraints, check_constraint
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.parameters import (
@@ -20,13 +20,10 @@ from control_plane.edge.service.admission.parameters import (
     effective_parameters,
     sampling_params,
 )
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.prompt_limit import context_prompt_limit
-from control_plane.edge.service.admission.replayer import Replayer
-from control_plane.edge.service.admission.resume_reader import check_num_resumed_tokens, check_resume, unfinished_choices
+from control_plane.edge.service.admission.prompt import PromptEncoder, context_prompt_limit
+from control_plane.edge.service.admission.resume import Replayer, check_num_resumed_tokens, check_resume, unfinished_choices
 from control_plane.edge.service.errors import InvalidArgument, NotFound, Unavailable
-from control_plane.edge.text.stop_matcher import StopStrings
-from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
+from control_plane.edge.text.text_stream import SequenceTextStream, StopStrings, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest
 from pypto_serving.inference.v1 import inference_pb2
 

@@ -1,16 +1,16 @@
 """The constraint of a request: its limits, and its way to the compiler."""
 
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler, ConstraintsUnavailable
 from control_plane.edge.text.constraint.grammar import (
+    GrammarRefused,
     alternatives_grammar,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
 )
 from control_plane.edge.text.constraint.grammar_trial import TrialFailed
-from control_plane.edge.text.constraint.refusal import GrammarRefused
 from control_plane.edge.text.constraint.token_constraint import TokenConstraint
 from pypto_serving.inference.v1 import inference_pb2
 

@@ -9,11 +9,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from control_plane.core.constraint import ConstraintExhausted
-from control_plane.edge.text.constraint.grammar_trial import GrammarTrial
-from control_plane.edge.text.constraint.limits import PARSER_LIMITS
-from control_plane.edge.text.constraint.refusal import GrammarRefused, reason_of
-from control_plane.edge.text.constraint.token_constraint import TokenConstraint
-from control_plane.edge.text.constraint.token_mask import EndTokens
+from control_plane.edge.text.constraint.grammar import GrammarRefused, reason_of
+from control_plane.edge.text.constraint.grammar_trial import PARSER_LIMITS, GrammarTrial
+from control_plane.edge.text.constraint.token_constraint import EndTokens, TokenConstraint
 from control_plane.edge.text.tokenizer import Tokenizer
 
 

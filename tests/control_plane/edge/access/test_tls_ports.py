@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
+from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.credentials.tls import TlsContents, channel_credentials, server_credentials, watch_tls
-from pypto_serving.process.credentials.tls_files import TlsFiles
 from pypto_serving.process.start_up import StartUpError
 from worker.service.announce import Announcer
 

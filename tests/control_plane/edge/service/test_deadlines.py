@@ -8,8 +8,8 @@ import pytest
 from fakes.blocked_tokenizer import BlockedTokenizer
 from fakes.engine import FakeControlPlane, fake_control_plane, served_model
 
-from control_plane.edge.service import deadline
-from control_plane.edge.service.deadline import Deadline
+from control_plane.edge.service import errors
+from control_plane.edge.service.errors import Deadline
 from control_plane.engine.ports import Failure
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -112,7 +112,7 @@ async def test_can_06_very_short_deadlines_leave_nothing_behind(caplog: pytest.L
 
 
 def test_ops_07_a_jump_of_the_wall_clock_is_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline.time, "time", lambda: 1e12)
+    monkeypatch.setattr(errors.time, "time", lambda: 1e12)
     assert not Deadline(60.0).has_passed
     assert not Deadline(None).has_passed
     assert Deadline(0.0).has_passed

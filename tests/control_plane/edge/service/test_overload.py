@@ -12,7 +12,7 @@ from fakes.engine import FakeControlPlane, fake_control_plane, served_model
 
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.service.errors import ResourceExhausted
-from control_plane.edge.service.loop_lag import LoopLag
+from control_plane.edge.service.overload import LoopLag
 from control_plane.engine.options import EngineOptions
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.text.stop_matcher import StopMatcher, StopStrings
+from control_plane.edge.text.text_stream import StopMatcher, StopStrings
 
 
 def run(stops: list[str], pieces: list[str], include_stop: bool = False) -> tuple[list[str], str | None]:

@@ -7,8 +7,7 @@ from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.text.stop_matcher import StopStrings
-from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
+from control_plane.edge.text.text_stream import SequenceTextStream, StopStrings, TextRules
 
 
 def run(stream: SequenceTextStream, token_ids: Sequence[int]) -> tuple[str, str | None, int]:

@@ -10,8 +10,8 @@ from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
 
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.prompt import PromptEncoder
+from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.errors import RequestError
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.edge.text.tokenizer import Tokenizer

@@ -10,9 +10,8 @@ from fakes.chat_templates import ALTERNATING, HERMES_STYLE, LLAMA_STYLE, QWEN_ST
 from fakes.engine import served_model
 from fakes.tokenizers import BOS, SPECIAL_TOKENS, byte_tokenizer
 
-from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.prompt_limit import PromptLimit
+from control_plane.edge.model_directory import ServedModel
+from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

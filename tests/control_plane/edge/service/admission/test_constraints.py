@@ -13,11 +13,11 @@ from fakes.engine import fake_control_plane, served_model
 from fakes.tokenizers import EOS, SPECIAL_TOKENS
 from tokenizers import decoders, models
 
-from control_plane.edge.served_model import ServedModel
+from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.replayer import Replayer
+from control_plane.edge.service.admission.prompt import PromptEncoder
+from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.text.constraint import compiler
 from control_plane.edge.text.constraint.compiler import GrammarTokens
 from control_plane.edge.text.tokenizer import Tokenizer

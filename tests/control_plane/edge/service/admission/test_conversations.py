@@ -9,9 +9,8 @@ from fakes.chat_templates import ALTERNATING, DEEPSEEK_STYLE, LLAMA_STYLE, QWEN_
 from fakes.engine import fake_control_plane, served_model
 from fakes.tokenizers import EOT, SPECIAL_TOKENS, THINK, byte_tokenizer
 
-from control_plane.edge.served_model import ServedModel
-from control_plane.edge.service.admission.prompt_encoder import PromptEncoder
-from control_plane.edge.service.admission.prompt_limit import PromptLimit
+from control_plane.edge.model_directory import ServedModel
+from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit
 from control_plane.edge.text.chat_template import ChatTemplate
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

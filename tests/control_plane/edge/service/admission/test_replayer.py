@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from fakes.engine_doubles import PieceText, make_choice, received_request
 
-from control_plane.edge.service.admission.replayer import Replayer, ReplayLimits
+from control_plane.edge.service.admission.resume import Replayer, ReplayLimits
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.engine.ports import GenerationRequest
 

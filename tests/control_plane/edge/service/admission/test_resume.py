@@ -10,7 +10,7 @@ from fakes.admission import admit, refusal
 from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
 from fakes.tokenizers import BOS, EOS
 
-from control_plane.edge.service.admission import resume_reader
+from control_plane.edge.service.admission import resume
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -93,7 +93,7 @@ async def test_lengths_of_a_resume_are_called_by_their_place_in_it(started: pb.S
 
 
 async def test_choices_have_so_many_tokens_together(started: pb.Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume_reader, "MAX_RESUMED_TOKENS", 5)
+    monkeypatch.setattr(resume, "MAX_RESUMED_TOKENS", 5)
     started.effective.n = 2
     choices = [pb.ResumedChoice(index=0, token_ids=[1] * 3), pb.ResumedChoice(index=1, token_ids=[1] * 3)]
     assert str(await refusal(resumed(started, choices=choices))) == "resume.choices together has 6 tokens, may have at most 5"

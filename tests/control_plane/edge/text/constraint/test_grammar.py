@@ -6,12 +6,12 @@ import pytest
 from fakes.constraints import accepts, allowed_ids, constraint_of, why_refused
 
 from control_plane.edge.text.constraint.grammar import (
+    GrammarRefused,
     alternatives_grammar,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
 )
-from control_plane.edge.text.constraint.refusal import GrammarRefused
 
 PERSON = {
     "type": "object",

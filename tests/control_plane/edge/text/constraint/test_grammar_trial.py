@@ -10,9 +10,8 @@ import pytest
 from fakes.engine import VOCAB_SIZE
 from fakes.tokenizers import EOS
 
-from control_plane.edge.text.constraint.grammar import json_schema_grammar, lark_grammar, regex_grammar
+from control_plane.edge.text.constraint.grammar import GrammarRefused, json_schema_grammar, lark_grammar, regex_grammar
 from control_plane.edge.text.constraint.grammar_trial import GrammarTrial, TrialBroken, TrialFailed
-from control_plane.edge.text.constraint.refusal import GrammarRefused
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from fakes.constraints import accepts, constraint_of, drawn, why_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.edge.text.constraint.grammar import json_schema_grammar
-from control_plane.edge.text.constraint.json_schema import compiled_schema
-from control_plane.edge.text.constraint.refusal import GrammarRefused
+from control_plane.edge.text.constraint.grammar import GrammarRefused, compiled_schema, json_schema_grammar
 
 HUGE = (1 << 53) + 1
 

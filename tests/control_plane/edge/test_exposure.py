@@ -1,7 +1,6 @@
 import pytest
 
-from control_plane.edge.access.exposure import exposures
-from control_plane.edge.config import read_config
+from control_plane.edge.config import exposures, read_config
 
 TLS = "--tls-cert c --tls-key k"
 WORKERS = "--worker-tls-ca a --worker-tls-cert c --worker-tls-key k"

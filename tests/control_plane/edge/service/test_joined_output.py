@@ -1,7 +1,7 @@
 """Joining output that piles up."""
 
 from control_plane.core.step import TokenLogprob
-from control_plane.edge.service.streams.joined_output import joined
+from control_plane.edge.service.request_stream import joined
 from control_plane.engine.ports import FinishReason, Output, PromptLogprobs, SequenceDelta, SequenceFinished
 
 

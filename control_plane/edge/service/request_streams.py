@@ -8,11 +8,9 @@ from typing import Protocol
 
 import grpc.aio
 
-from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.service.errors import AlreadyExists, Cancelled, ReaderTooSlow, RequestError, Unavailable, failure_of
-from control_plane.edge.service.streams.backlog import Backlog, UnwrittenTotal
-from control_plane.edge.service.streams.request_stream import RequestStream
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.config import StreamLimits
+from control_plane.edge.service.errors import AlreadyExists, Cancelled, Deadline, ReaderTooSlow, RequestError, Unavailable, failure_of
+from control_plane.edge.service.request_stream import Backlog, RequestStream, UnwrittenTotal
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
 
 

@@ -12,7 +12,7 @@ from fakes.engine import FakeControlPlane, fake_control_plane
 from fakes.tcp_proxy import TcpProxy
 
 from control_plane.edge import client_server
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.config import StreamLimits
 from control_plane.engine.ports import Failure
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc

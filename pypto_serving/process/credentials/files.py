@@ -1,9 +1,10 @@
-"""Files that may be replaced while the process runs, such as certificates and keys."""
+"""Files of certificates and keys, which may be replaced while the process runs. Nothing here imports gRPC, so that --help is fast."""
 
 import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -92,3 +93,40 @@ def _content(path: Path) -> bytes:
 
 def _signature(contents: Sequence[bytes]) -> str:
     return " ".join(hashlib.sha256(content).hexdigest() for content in contents)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of one end of a connection. `ca` signs the certificates that the other end must show."""
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+
+#: What a key may consist of: visible ASCII.
+HEADER_BYTES = frozenset(range(0x21, 0x7F))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLine:
+    """A key, and the words behind it."""
+
+    number: int
+    key: bytes
+    options: tuple[str, ...] = ()
+
+
+def parse_keys(path: Path, content: bytes) -> tuple[KeyLine, ...]:
+    """The keys in a file; raises FileRefused when there is none, or one that no header could carry."""
+    keys = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith(b"#"):
+            continue
+        if not all(set(word) <= HEADER_BYTES for word in words):
+            raise FileRefused(f"{path}, line {number}: a key, and what stands behind it, consists of visible ASCII characters")
+        keys.append(KeyLine(number, words[0], tuple(word.decode() for word in words[1:])))
+    if not keys:
+        raise FileRefused(f"{path}: holds no key")
+    return tuple(keys)

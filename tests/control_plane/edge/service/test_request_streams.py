@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 from fakes.engine_doubles import make_request
 
-from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.service.errors import AlreadyExists
-from control_plane.edge.service.streams.request_streams import RequestStreams
+from control_plane.edge.service.errors import AlreadyExists, Deadline
+from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.engine.ports import Failure, GenerationRequest, RequestFailed
 
 

@@ -7,14 +7,11 @@ import pytest
 from fakes.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.service.deadline import Deadline
-from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, ReaderTooSlow, Unavailable
-from control_plane.edge.service.streams.backlog import Backlog
-from control_plane.edge.service.streams.delta_gatherer import DeltaGatherer
-from control_plane.edge.service.streams.request_stream import RequestStream
-from control_plane.edge.service.streams.request_streams import RequestStreams
-from control_plane.edge.service.streams.responses import ResponseBuilder
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.config import StreamLimits
+from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable
+from control_plane.edge.service.request_stream import Backlog, RequestStream
+from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder
 from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.ports import (
     ChoiceSpec,

@@ -8,8 +8,7 @@ from fakes.tokenizers import EOS, byte_tokenizer
 from google.protobuf.json_format import MessageToJson
 
 from control_plane.core.step import TokenLogprob
-from control_plane.edge.service.streams.delta_gatherer import DeltaGatherer
-from control_plane.edge.service.streams.responses import ResponseBuilder, serialized_response
+from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, serialized_response
 from control_plane.engine.ports import FinishReason, SequenceDelta, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

@@ -3,8 +3,8 @@
 import pytest
 
 from control_plane.core.step import TokenLogprob
-from control_plane.edge.service.streams.backlog import Backlog, UnwrittenTotal, memory_bytes
-from control_plane.edge.service.streams.stream_limits import StreamLimits
+from control_plane.edge.config import StreamLimits
+from control_plane.edge.service.request_stream import Backlog, UnwrittenTotal, memory_bytes
 from control_plane.engine.ports import SequenceDelta
 
 

@@ -1,1 +1,0 @@
-"""From what the engine puts out to what a client reads."""
