@@ -63,14 +63,16 @@ $(KERNELS): $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h kernels/cpu/*.py) $(INS
 	$(PY) -m kernels.cpu.build --into kernels/cpu/prebuilt
 	@touch $@
 
-format: $(INSTALLED) ## Format the code
+format: $(INSTALLED) ## Format code and protos
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/buf format --write
 
 lint: $(GENERATED) ## Check style, import rules and protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf lint
 
 typecheck: $(GENERATED) ## Check the types

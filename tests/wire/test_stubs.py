@@ -1,5 +1,6 @@
 """Generated stubs fit the runtimes that our packaging lets in."""
 
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -51,3 +52,11 @@ def test_rpc_06_generating_again_changes_nothing(package: str, tmp_path: Path) -
     subprocess.run([*tool, source], check=True, cwd=_PROTOS)
     for path in tmp_path.rglob("*.py"):
         assert path.read_text() == (_PROTOS / path.relative_to(tmp_path)).read_text()
+
+
+@pytest.mark.parametrize("package", ["inference", "worker", "admin"])
+def test_protos_name_the_packages_of_other_languages(package: str) -> None:
+    options = importlib.import_module(f"pypto_serving.{package}.v1.{package}_pb2").DESCRIPTOR.GetOptions()
+    assert options.go_package == f"pypto_serving/{package}/v1;{package}v1"
+    assert (options.java_package, options.java_multiple_files) == (f"pypto.serving.{package}.v1", True)
+    assert options.csharp_namespace == f"PyptoServing.{package.title()}.V1"
