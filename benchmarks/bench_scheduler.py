@@ -40,11 +40,9 @@ class FlatText:
     matched_stop: str | None = None
 
     def push(self, _token_id: int) -> str:
-        """See TextStream."""
         return "x"
 
     def finish(self) -> str:
-        """See TextStream."""
         return ""
 
 
@@ -52,10 +50,10 @@ class Discard:
     """Sink and metrics that keep nothing."""
 
     def publish(self, outputs: Sequence[Output]) -> None:
-        """See OutputSink."""
+        """Drop it."""
 
     def observe(self, observed: PassObservation) -> None:
-        """See EngineMetrics."""
+        """Drop it."""
 
 
 class EchoWorker:
@@ -81,11 +79,9 @@ class EchoWorker:
         self._generations: dict[int, int] = {}
 
     def submit(self, step: Step) -> None:
-        """See Worker."""
         self.steps.append(step)
 
     def reset(self, blame: str = "") -> None:
-        """See Worker."""
         raise AssertionError("the engine disagrees with the worker")
 
     def answer(self) -> StepResult:

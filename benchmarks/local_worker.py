@@ -37,15 +37,12 @@ class LocalWorker:
 
     @property
     def description(self) -> WorkerDescription:
-        """See ports.Worker."""
         return self._description
 
     def submit(self, step: Step) -> None:
-        """See ports.Worker."""
         self._executor.submit(self.compute, step, step_frame(step, epoch=1).step, self._num_resets)
 
     def reset(self, blame: str = "") -> None:
-        """See ports.Worker."""
         self._num_resets += 1
         self._mirror.clear()
         self._executor.submit(self._reset)

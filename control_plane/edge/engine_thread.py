@@ -16,12 +16,10 @@ import uvloop
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
-from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkState
-from control_plane.edge.worker_link.metrics_port import LinkMetrics
-from control_plane.edge.worker_link.registry import WorkerRegistry
-from control_plane.edge.worker_link.session import LinkContext
-from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.options import LinkOptions
+from control_plane.edge.worker_link.registry import AnnounceServicer, WorkerRegistry
+from control_plane.edge.worker_link.session import LinkContext, LinkMetrics
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, GenerationRequest, OutputSink
@@ -39,12 +37,12 @@ _SNAPSHOT_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
+class EngineThreadOptions:
     """What the thread runs."""
 
     scheduler: SchedulerOptions
     engine: EngineOptions
-    links: LinkSettings
+    links: LinkOptions
     workers: Sequence[str]  # addresses to dial
     host: str
     announce_port: int
@@ -57,8 +55,8 @@ class EngineThread:
     Implements the calls' EnginePort.
     """
 
-    def __init__(self, settings: EngineSettings, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
-        self._settings = settings
+    def __init__(self, options: EngineThreadOptions, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
+        self._options = options
         self._engine_metrics = engine_metrics
         self._link_metrics = link_metrics
         self._engine: Engine | None = None
@@ -103,20 +101,16 @@ class EngineThread:
         return await asyncio.wrap_future(listening)
 
     def submit(self, request: GenerationRequest) -> None:
-        """See EnginePort."""
         request = self._masks.take(request)
         self._soon(lambda engine: engine.submit(request))
 
     def end(self, request_id: str, failure: Failure, message: str) -> None:
-        """See EnginePort."""
         self._soon(lambda engine: engine.end(request_id, failure, message))
 
     def hold(self, request_id: str) -> None:
-        """See EnginePort."""
         self._soon(lambda engine: engine.hold(request_id))
 
     def unhold(self, request_id: str) -> None:
-        """See EnginePort."""
         self._soon(lambda engine: engine.unhold(request_id))
 
     def drain(self) -> None:
@@ -173,17 +167,17 @@ class EngineThread:
             clients_loop.call_soon_threadsafe(self.failed.set_result, error)
 
     async def _serve(self, sink: OutputSink, listening: Future[int]) -> None:
-        settings = self._settings
+        options = self._options
         self._loop = asyncio.get_running_loop()
-        engine = self._engine = Engine(Scheduler(settings.scheduler), sink, self._engine_metrics, settings.engine)
-        registry = self._registry = WorkerRegistry(settings.links, LinkContext(engine, self._link_metrics, time.monotonic))
+        engine = self._engine = Engine(Scheduler(options.scheduler), sink, self._engine_metrics, options.engine)
+        registry = self._registry = WorkerRegistry(options.links, LinkContext(engine, self._link_metrics, time.monotonic))
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
-        port = bind(server, settings.host, settings.announce_port, settings.announce_credentials)
+        port = bind(server, options.host, options.announce_port, options.announce_credentials)
         beat = asyncio.create_task(self._beat())
         try:
             await server.start()
-            registry.start(settings.workers)
+            registry.start(options.workers)
             listening.set_result(port)
             await engine.run()
         finally:

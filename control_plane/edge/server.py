@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from control_plane.edge.access.access import Access
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import Config, exposures
-from control_plane.edge.engine_thread import EngineSettings, EngineThread
+from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
 from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
@@ -28,7 +28,7 @@ from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerFacts
 from control_plane.edge.service.overload import Intake, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.options import LinkOptions
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.process.version import version
@@ -63,7 +63,7 @@ class ControlPlane:
             server = ClientServer(config.host, config.port, self._calls, access.for_clients())
             cleanup.push_async_callback(server.stop, 0.0)
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
-            engine = EngineThread(self._engine_settings(model, access), self._engine_metrics, self._link_metrics)
+            engine = EngineThread(self._engine_options(model, access), self._engine_metrics, self._link_metrics)
             live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
             endpoint = serve_metrics(self._metrics(engine, live, access), config.metrics_host, config.metrics_port)
             cleanup.callback(endpoint.close)
@@ -126,12 +126,12 @@ class ControlPlane:
             _log.warning("requests cut off", extra={"requests": len(live)})
             live.fail_all("the engine failed" if engine.failed.done() else "the server is shutting down")
 
-    def _engine_settings(self, model: ServedModel, access: Access) -> EngineSettings:
+    def _engine_options(self, model: ServedModel, access: Access) -> EngineThreadOptions:
         config = self._config
-        return EngineSettings(
+        return EngineThreadOptions(
             scheduler=config.scheduler,
             engine=config.engine,
-            links=LinkSettings(
+            links=LinkOptions(
                 self._instance_id, model.fingerprint, access.to_workers(), takeover=config.takeover, min_hang_seconds=config.hang_seconds
             ),
             workers=config.workers,

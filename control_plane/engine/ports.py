@@ -42,15 +42,11 @@ class Worker(Protocol):
         """
 
 
-class WorkerRefused(Exception):
-    """The engine can not use a worker; the message says why. The session is to be closed; nothing else is reported of it."""
-
-
 class WorkerEvents(Protocol):
-    """What a worker session tells the engine, on the engine's event loop."""
+    """What a worker session reports to the engine, on the engine's event loop."""
 
     def worker_joined(self, worker: Worker) -> None:
-        """A session is open and the worker holds nothing; raises WorkerRefused."""
+        """A session is open and the worker holds nothing."""
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
         """A result arrived; results come in the order of their steps."""

@@ -10,9 +10,9 @@ from fakes.worker_events import RecordedMetrics
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
+from control_plane.edge.worker_link.options import Backoff, LinkOptions
 from control_plane.edge.worker_link.registry import WorkerRegistry
 from control_plane.edge.worker_link.session import LinkContext
-from control_plane.edge.worker_link.settings import Backoff, LinkSettings
 from control_plane.engine.engine import Engine
 
 #: Short pauses and little patience, so that tests take milliseconds.
@@ -35,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class LinkedEngine:
     """Engine, scheduler and links of one control plane, without clients; to be used in `async with`.
 
-    `links` are fields of LinkSettings, the other keywords those of SchedulerOptions.
+    `links` are fields of LinkOptions, the other keywords those of SchedulerOptions.
     """
 
     def __init__(self, *addresses: str, links: dict[str, object] | None = None, **scheduler_options: object) -> None:
@@ -44,7 +44,7 @@ class LinkedEngine:
         self.link_metrics = RecordedMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
         self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
-        self.registry = WorkerRegistry(LinkSettings(**settings), LinkContext(self.engine, self.link_metrics, time.monotonic))
+        self.registry = WorkerRegistry(LinkOptions(**settings), LinkContext(self.engine, self.link_metrics, time.monotonic))
         self._addresses = addresses
 
     async def __aenter__(self) -> "LinkedEngine":

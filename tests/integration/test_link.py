@@ -16,7 +16,7 @@ from fakes.served_worker import ServedWorker
 from fakes.tcp_proxy import TcpProxy
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.worker_link.settings import Backoff
+from control_plane.edge.worker_link.options import Backoff
 from control_plane.engine.ports import Failure
 from worker.runner import ModelRunner, PendingStep
 from worker.step import StepInput

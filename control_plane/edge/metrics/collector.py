@@ -33,7 +33,6 @@ class ServerCollector(Collector):
         self._num_unwritten_bytes = num_unwritten_bytes
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         snapshot = self._snapshot()
         yield gauge("requests_running", "Sequences that hold a lane.", snapshot.num_running)
         waiting: Series = {

@@ -49,7 +49,6 @@ class EngineRecorder:
         self._loop_lag = Histogram(SHORT_SECONDS)
 
     def observe(self, observed: PassObservation) -> None:
-        """See EngineMetrics."""
         for field in _COUNTS:
             increment = getattr(observed, field)
             assert increment >= 0, f"{field} falls by {-increment}"

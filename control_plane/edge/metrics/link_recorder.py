@@ -31,39 +31,31 @@ class LinkRecorder:
         self._step_bytes = Histogram(SIZES)
 
     def worker_connected(self, address: str, epoch: int) -> None:
-        """See LinkMetrics."""
         for series in self._counters.values():
             series.setdefault((address,), 0)
         self._set(address, in_session=1, epoch=epoch)
 
     def worker_disconnected(self, address: str) -> None:
-        """See LinkMetrics."""
         self._set(address, in_session=0, epoch=self._gauges["link_epoch"].get((address,), 0))
 
     def worker_forgotten(self, address: str) -> None:
-        """See LinkMetrics."""
         for series in (*self._gauges.values(), *self._counters.values()):
             series.pop((address,), None)
 
     def worker_silence(self, address: str, seconds: float) -> None:
-        """See LinkMetrics."""
         self._gauges["link_silence_seconds"][(address,)] = seconds
 
     def step_sent(self, address: str, num_bytes: int) -> None:
-        """See LinkMetrics."""
         self._count("link_steps", address)
         self._step_bytes.observe(num_bytes)
 
     def session_resumed(self, address: str) -> None:
-        """See LinkMetrics."""
         self._count("link_sessions_resumed", address)
 
     def digest_mismatched(self, address: str) -> None:
-        """See LinkMetrics."""
         self._count("link_digest_mismatches", address)
 
     def worker_reset(self, address: str) -> None:
-        """See LinkMetrics."""
         self._count("link_resets", address)
 
     def families(self) -> Iterator[Metric]:

@@ -10,19 +10,17 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.edge.worker_link.connection.stream import FrameStream, LinkBroken, open_stream
-from control_plane.edge.worker_link.fault_budget import FaultBudget, FaultBudgetSpent
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.requests import farewell_frame, heartbeat_frame
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
+from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
-from control_plane.edge.worker_link.settings import LinkSettings
-from control_plane.edge.worker_link.watchdog import Watchdog
-from control_plane.engine.ports import WorkerRefused
+from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
 from pypto_serving.wire.contract import FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 0.5
 
@@ -66,10 +64,10 @@ class WorkerLink:
         +--lost: refused, another incarnation, hang, lease--+
     """
 
-    def __init__(self, address: str, settings: LinkSettings, context: LinkContext, peers: Peers) -> None:
+    def __init__(self, address: str, options: LinkOptions, context: LinkContext, peers: Peers) -> None:
         self.address = address
         self.incarnation = ""  # that of the last Welcome or announcement
-        self._settings = settings
+        self._options = options
         self._context = context
         self._peers = peers
         self.weights_digest = ""  # of the worker in session
@@ -127,7 +125,7 @@ class WorkerLink:
         if session is None:
             return
         if session.is_joined:
-            logger.warning("lost: %s", reason, extra={"worker": self.address})
+            _log.warning("lost: %s", reason, extra={"worker": self.address})
             self._trouble = reason
         else:
             self._note(reason)
@@ -149,18 +147,18 @@ class WorkerLink:
             protocol_version=PROTOCOL_VERSION,
             min_protocol_version=MIN_PROTOCOL_VERSION,
             features=FEATURES,
-            control_plane_id=self._settings.control_plane_id,
+            control_plane_id=self._options.control_plane_id,
             # Only once: two control planes that both take over would do so for ever.
-            takeover=self._settings.takeover and not self._was_in_session,
+            takeover=self._options.takeover and not self._was_in_session,
             resume_incarnation=session.description.incarnation if session else "",
             acked_step_id=session.acked_step_id if session else 0,
-            model_fingerprint=self._settings.model_fingerprint,
+            model_fingerprint=self._options.model_fingerprint,
         )
         if session is None:
-            return await open_stream(self.address, hello, self._settings)
+            return await open_stream(self.address, hello, self._options)
         try:  # a dial that hangs must not outlive the session
             async with asyncio.timeout(self._resume_by - self._context.clock()):
-                return await open_stream(self.address, hello, self._settings)
+                return await open_stream(self.address, hello, self._options)
         except TimeoutError:
             raise LinkBroken(f"silent for {session.watchdog.max_silence_seconds:.1f} s", is_final=True) from None
 
@@ -182,10 +180,8 @@ class WorkerLink:
             if not self._is_leaving:
                 self._note_broken_stream(error, opened_at, acked_step_id)
         except FrameError as error:
-            self._faults.breach()
+            self._faults.exhaust()
             self._note_failed_dial(LinkBroken(f"protocol error: {error}", is_refusal=True))
-        except WorkerRefused as error:
-            self._note_failed_dial(LinkBroken(f"refused: {error}", is_refusal=True))
         except FaultBudgetSpent as error:
             self._note_failed_dial(LinkBroken(str(error), is_refusal=True))
         finally:
@@ -197,10 +193,10 @@ class WorkerLink:
             await stream.close()
 
     def _settle(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
-        """Resume the session, or lose it and open another; raises FrameError, LinkBroken and WorkerRefused."""
+        """Resume the session, or lose it and open another; raises FrameError and LinkBroken."""
         session = self._session
         if session and session.can_resume(welcome):
-            logger.info("session resumed", extra={"worker": self.address})
+            _log.info("session resumed", extra={"worker": self.address})
             session.resume(stream, welcome)
         else:
             self.lose("the worker started again" if welcome.incarnation != self.incarnation else "the worker let go of the session")
@@ -215,29 +211,29 @@ class WorkerLink:
             self._faults = FaultBudget(welcome.incarnation)
         self.incarnation = welcome.incarnation
         self._require_alone(welcome.incarnation)
-        if welcome.model_fingerprint != self._settings.model_fingerprint:
-            raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._settings.model_fingerprint!r}")
+        if welcome.model_fingerprint != self._options.model_fingerprint:
+            raise FrameError(f"model_fingerprint is {welcome.model_fingerprint!r}, ours is {self._options.model_fingerprint!r}")
         description = describe(self.address, welcome)
         self._peers.check_pages(self.address, num_pages_of(description))
         self.weights_digest = ""
-        self._take_weights(welcome.weights_digest)
-        watchdog = Watchdog(description.lease_seconds, self._settings.min_hang_seconds, self._settings.max_hang_seconds)
+        self._check_weights(welcome.weights_digest)
+        watchdog = Watchdog(description.lease_seconds, self._options.min_hang_seconds, self._options.max_hang_seconds)
         session = WorkerSession(description, watchdog, self._faults, self._context)
         self._session = session
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
         session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
         fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch}
-        logger.info("session opened", extra=fields)
+        _log.info("session opened", extra=fields)
         return session
 
     async def _read(self, stream: FrameStream, session: WorkerSession) -> None:
         while True:
             frame = await stream.receive()
-            self._take_weights(frame.progress.weights_digest)
-            session.take(frame)
+            self._check_weights(frame.progress.weights_digest)
+            session.receive(frame)
 
-    def _take_weights(self, digest: str) -> None:
+    def _check_weights(self, digest: str) -> None:
         """Note what the weights of the worker are; raises LinkBroken when others in session have different ones."""
         if digest and digest != self.weights_digest:
             self._peers.check_weights(self.address, digest)
@@ -269,7 +265,7 @@ class WorkerLink:
         is_proven = session.acked_step_id > acked_step_id or (not session.has_work and lived_seconds >= 1.0)
         self._num_unproven_streams = 0 if is_proven else self._num_unproven_streams + 1
         self._is_refused, self._retry_seconds = error.is_refusal, error.retry_seconds
-        if error.is_final or self._num_unproven_streams > self._settings.max_unproven_streams:
+        if error.is_final or self._num_unproven_streams > self._options.max_unproven_streams:
             self.lose(str(error))
         else:
             self._note(f"stream broke: {error}")
@@ -284,12 +280,12 @@ class WorkerLink:
     def _note(self, trouble: str) -> None:
         """Log a trouble, but not again while it stays the same but for its numbers."""
         if re.sub(r"\d+", "", trouble) != re.sub(r"\d+", "", self._trouble):
-            logger.warning(trouble, extra={"worker": self.address})
+            _log.warning(trouble, extra={"worker": self.address})
         self._trouble = trouble
 
     async def _pause(self) -> None:
-        backoff = self._settings.refused if self._is_refused else self._settings.redial
-        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._faults.num_breaches))
+        backoff = self._options.refused if self._is_refused else self._options.redial
+        pause = backoff.pause(max(self._num_failed_dials, self._num_unproven_streams - 1, self._faults.num_exhaustions))
         pause = min(pause, self._retry_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):

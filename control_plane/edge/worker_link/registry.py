@@ -4,15 +4,19 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from control_plane.edge.worker_link.connection.stream import LinkBroken
+import grpc
+import grpc.aio
+
 from control_plane.edge.worker_link.frames.welcome import num_pages_of
 from control_plane.edge.worker_link.link import LinkState, WorkerLink
+from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.session import LinkContext
-from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.stream import LinkBroken
 from pypto_serving.process.address import split_address
 from pypto_serving.wire.contract import MAX_NAME_LENGTH
+from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Announcements are taken from anybody who reaches the port.
 _MAX_ANNOUNCED = 1024
@@ -27,8 +31,8 @@ class TooManyWorkers(Exception):
 class WorkerRegistry:
     """Owns the links. Everything is called on the engine's event loop."""
 
-    def __init__(self, settings: LinkSettings, context: LinkContext, announce_lease_seconds: float = 10.0) -> None:
-        self._settings = settings
+    def __init__(self, options: LinkOptions, context: LinkContext, announce_lease_seconds: float = 10.0) -> None:
+        self._options = options
         self._context = context
         self._announce_lease_seconds = announce_lease_seconds
         self._links: dict[str, WorkerLink] = {}
@@ -60,12 +64,12 @@ class WorkerRegistry:
         self._links.clear()
 
     def announce(self, address: str, incarnation: str) -> None:
-        """Take an announcement; raises ValueError for what is not host:port and TooManyWorkers."""
+        """Record an announcement; raises ValueError for what is not host:port and TooManyWorkers."""
         split_address(address)
         if address not in self._links:
             if len(self._forget_timers) >= _MAX_ANNOUNCED:
                 raise TooManyWorkers(f"{_MAX_ANNOUNCED} workers have announced themselves, which is the limit")
-            logger.info("worker announced", extra={"worker": address, "incarnation": incarnation})
+            _log.info("worker announced", extra={"worker": address, "incarnation": incarnation})
             self._add(address, incarnation)
             self._forget_later(address)
         elif address in self._forget_timers:
@@ -78,7 +82,7 @@ class WorkerRegistry:
         return [link.state() for link in self._links.values()]
 
     def _add(self, address: str, incarnation: str = "") -> None:
-        link = WorkerLink(address, self._settings, self._context, self)
+        link = WorkerLink(address, self._options, self._context, self)
         link.incarnation = incarnation
         self._links[address] = link
         self._tasks[address] = asyncio.get_running_loop().create_task(self._supervise(link), name=f"worker link {address}")
@@ -89,26 +93,23 @@ class WorkerRegistry:
             try:
                 return await link.run()
             except Exception as error:
-                logger.exception("the link failed", extra={"worker": link.address})
+                _log.exception("the link failed", extra={"worker": link.address})
                 link.lose(f"internal error: {error}")
-                await asyncio.sleep(self._settings.refused.max_seconds)
+                await asyncio.sleep(self._options.refused.max_seconds)
 
     def address_in_session(self, incarnation: str) -> str | None:
-        """See Peers."""
         for link in self._links.values():
             if link.session and link.session.description.incarnation == incarnation:
                 return link.address
         return None
 
     def check_pages(self, address: str, num_pages: int) -> None:
-        """See Peers."""
         others = [link.session.description for link in self._links.values() if link.session and link.address != address]
         total = num_pages + sum(map(num_pages_of, others))
         if total > _MAX_PAGES_IN_ALL:
             raise LinkBroken(f"the workers would have {total} pages in all, limit {_MAX_PAGES_IN_ALL}", is_refusal=True)
 
     def check_weights(self, address: str, digest: str) -> None:
-        """See Peers."""
         for other in self._links.values():
             if other.session and other.address != address and other.weights_digest not in ("", digest):
                 digests = f"weights_digest is {digest[:MAX_NAME_LENGTH]!r}, that of {other.address} in session is {other.weights_digest!r}"
@@ -123,7 +124,28 @@ class WorkerRegistry:
         if self._links[address].session:
             self._forget_later(address)
             return
-        logger.info("worker forgotten", extra={"worker": address})
+        _log.info("worker forgotten", extra={"worker": address})
         self._tasks.pop(address).cancel()
         del self._links[address], self._forget_timers[address]
         self._context.metrics.worker_forgotten(address)
+
+
+class AnnounceServicer(worker_pb2_grpc.AnnounceServiceServicer):
+    """Hands announcements to the registry, on whose event loop it is to be served."""
+
+    def __init__(self, registry: WorkerRegistry) -> None:
+        self._registry = registry
+
+    async def Announce(
+        self,
+        request: worker_pb2.AnnounceRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.AnnounceRequest, worker_pb2.AnnounceResponse],
+    ) -> worker_pb2.AnnounceResponse:
+        """Record an announcement. INVALID_ARGUMENT: not an address; RESOURCE_EXHAUSTED: too many workers."""
+        try:
+            self._registry.announce(request.address, request.incarnation)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"address: {error}")
+        except TooManyWorkers as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return worker_pb2.AnnounceResponse(lease_ms=round(self._registry.announce_lease_seconds * 1000))

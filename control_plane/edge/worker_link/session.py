@@ -7,24 +7,53 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.core.step import Step, WorkerDescription
-from control_plane.edge.worker_link.fault_budget import FaultBudget, FaultBudgetSpent
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
-from control_plane.edge.worker_link.metrics_port import LinkMetrics
-from control_plane.edge.worker_link.watchdog import Watchdog
-from control_plane.engine.ports import WorkerEvents, WorkerRefused
+from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
+from control_plane.engine.ports import WorkerEvents
 from pypto_serving.wire.unknown_frames import is_unknown_kind
 from pypto_serving.worker.v1 import worker_pb2
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class FrameSink(Protocol):
     """Where frames go."""
 
     def send(self, frame: worker_pb2.ExecuteRequest) -> None:
-        """Take a frame without waiting."""
+        """Queue a frame without waiting."""
+
+
+class LinkMetrics(Protocol):
+    """Receives what happens on the links; every call is made on the engine's event loop and must not block.
+
+    `address` is the host:port that is dialled. Times are in seconds.
+    """
+
+    def worker_connected(self, address: str, epoch: int) -> None:
+        """A session began; `epoch` is ours at the worker."""
+
+    def worker_disconnected(self, address: str) -> None:
+        """The session is over."""
+
+    def worker_forgotten(self, address: str) -> None:
+        """The worker is not looked for any more; its series can go."""
+
+    def worker_silence(self, address: str, seconds: float) -> None:
+        """Time since the last frame of a worker in session; several times per lease."""
+
+    def step_sent(self, address: str, num_bytes: int) -> None:
+        """A step of so many bytes went out."""
+
+    def session_resumed(self, address: str) -> None:
+        """The stream broke, and the session went on over a new one."""
+
+    def digest_mismatched(self, address: str) -> None:
+        """Both sides disagree on the state after a step, or a result is missing."""
+
+    def worker_reset(self, address: str) -> None:
+        """A worker was told to discard everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +92,7 @@ class WorkerSession:
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
-        self._verdict: FaultBudgetSpent | None = None  # `take` raises it: an engine that asks for a reset is told of no end
+        self._verdict: FaultBudgetSpent | None = None  # `receive` raises it: an engine that asks for a reset is told of no end
 
     @property
     def description(self) -> WorkerDescription:
@@ -115,10 +144,7 @@ class WorkerSession:
         self._send(reset_frame(self._description.epoch))
 
     def open(self, sink: FrameSink, stuck_at: int | None = None) -> None:
-        """Begin on a new stream. The engine is told at once or, when the worker hung at progress `stuck_at`, as soon as it moves.
-
-        Raises WorkerRefused when the engine does not want the worker, as `take` may; then the engine is not told of the end.
-        """
+        """Begin on a new stream. The engine is told at once or, when the worker hung at progress `stuck_at`, as soon as it moves."""
         self._sink = sink
         self._stuck_at = stuck_at
         if stuck_at is None:
@@ -159,23 +185,23 @@ class WorkerSession:
             self._metrics.worker_disconnected(self._description.address)
             self._events.worker_lost(self, reason)
 
-    def take(self, frame: worker_pb2.ExecuteResponse) -> None:
-        """Take a frame from the worker; raises FrameError for one that has no place here, FaultBudgetSpent, and what `open` does."""
+    def receive(self, frame: worker_pb2.ExecuteResponse) -> None:
+        """Act on a frame of the worker; raises FrameError for one that has no place here, and FaultBudgetSpent."""
         if frame.epoch != self._description.epoch:
-            logger.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
+            _log.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
         self._watchdog.heard()
         if self._verdict:
             raise self._verdict
         kind = frame.WhichOneof("frame")
         if kind == "result":
-            self._take_result(frame.result)
+            self._receive_result(frame.result)
         elif kind == "progress":
-            self._take_progress(frame.progress)
+            self._receive_progress(frame.progress)
         elif kind == "reset_done":
             self._finish_reset()
         elif is_unknown_kind(frame):
-            logger.debug("ignored a frame of an unknown kind", extra=self._log_fields)
+            _log.debug("ignored a frame of an unknown kind", extra=self._log_fields)
         else:
             raise FrameError(f"unexpected frame: {kind}")
 
@@ -190,18 +216,13 @@ class WorkerSession:
     def _join(self) -> None:
         self._is_joined = True
         self._metrics.worker_connected(self._description.address, self._description.epoch)
-        try:
-            self._events.worker_joined(self)
-        except WorkerRefused:
-            self._is_joined = False
-            self._metrics.worker_disconnected(self._description.address)
-            raise
+        self._events.worker_joined(self)
 
-    def _take_result(self, message: worker_pb2.StepResult) -> None:
+    def _receive_result(self, message: worker_pb2.StepResult) -> None:
         if self._is_muted:
             return
         if message.step_id <= self._acked_step_id:
-            logger.warning("dropped another result of step %d", message.step_id, extra=self._log_fields)
+            _log.warning("dropped another result of step %d", message.step_id, extra=self._log_fields)
             return
         if not self._sent or self._sent[0][0].step_id != message.step_id:
             self._diverge(message.step_id, "not the result that is due")
@@ -216,25 +237,25 @@ class WorkerSession:
         self._watchdog.answered()
         if result.error:
             self._is_muted = True
-            self._faults.failure(result.error)
+            self._faults.count_failed_step(result.error)
         else:
-            self._faults.confirm()
+            self._faults.count_good_result()
         self._events.step_done(self, result)
 
     def _blame(self, reason: str) -> None:
         try:
-            self._faults.misfit(reason)
+            self._faults.count_wrong_result(reason)
         except FaultBudgetSpent as verdict:
             self._verdict = verdict
 
     def _diverge(self, step_id: int, reason: str) -> None:
-        logger.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
+        _log.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)
         self._is_muted = True
         self._metrics.digest_mismatched(self._description.address)
-        self._faults.misfit(reason)
+        self._faults.count_wrong_result(reason)
         self._events.digest_mismatch(self, step_id)
 
-    def _take_progress(self, progress: worker_pb2.Progress) -> None:
+    def _receive_progress(self, progress: worker_pb2.Progress) -> None:
         self._watchdog.progressed(progress.progress, progress.slowest_unit_us, progress.compiling)
         if not self._is_joined and progress.progress != self._stuck_at:
             self._join()

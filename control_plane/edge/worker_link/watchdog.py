@@ -1,9 +1,14 @@
-"""Tells a worker that hangs or fell silent from one that is slow."""
+"""When a worker is given up: it hangs, fell silent, or answers wrong too often."""
 
 #: A worker hangs when it needs this many times its slowest unit of work.
 _SLOWEST_UNITS = 10
 #: A kernel is compiled within seconds, a whole model's within minutes.
 _MAX_COMPILING_SECONDS = 600.0
+
+#: What a wrong answer costs; a good one pays a hundredth of it back.
+_WRONG_RESULT, _FAILED_STEP, _REPAID = 1.0, 2.0, 0.01
+#: A step that fails counts as a loss of its sequences: two of them may see no third, which would end them.
+_BUDGET = 3.0
 
 
 class Watchdog:
@@ -82,3 +87,44 @@ class Watchdog:
     def _max_stalled_seconds(self) -> float:
         # A worker that stood still a moment ago (SIGSTOP, a machine that slept) tells that as its slowest unit: hence the upper limit.
         return max(self._min_hang_seconds, min(_SLOWEST_UNITS * self._slowest_unit_seconds, self._max_hang_seconds))
+
+
+class FaultBudgetSpent(Exception):
+    """A worker has given too many wrong answers; the message says what was wrong the last time."""
+
+
+class FaultBudget:
+    """Sums up the faults of one incarnation of a worker, over all its sessions.
+
+    Without a limit a worker that fails every step, at once, would always have room for the next sequence.
+    """
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self._spent = 0.0
+        self.num_exhaustions = 0  # since all was repaid
+
+    def count_good_result(self) -> None:
+        """Pay a little back."""
+        self._spent = max(0.0, self._spent - _REPAID)
+        if not self._spent:
+            self.num_exhaustions = 0
+
+    def count_wrong_result(self, reason: str) -> None:
+        """Charge a result that is not what it has to be; raises FaultBudgetSpent when that is one too many."""
+        self._spend(_WRONG_RESULT, f"results do not fit: {reason}")
+
+    def count_failed_step(self, reason: str) -> None:
+        """Charge a step that failed; raises FaultBudgetSpent when that is one too many."""
+        self._spend(_FAILED_STEP, f"steps fail: {reason}")
+
+    def exhaust(self) -> None:
+        """Give the worker up: what it says is no protocol, or wrong too often."""
+        self._spent = _BUDGET + _FAILED_STEP
+        self.num_exhaustions += 1
+
+    def _spend(self, weight: float, reason: str) -> None:
+        self._spent += weight
+        if self._spent > _BUDGET:
+            self.exhaust()
+            raise FaultBudgetSpent(f"given up, as {reason}")

@@ -10,10 +10,10 @@ import pytest
 from fakes.engine_doubles import make_request
 
 from control_plane.core.options import SchedulerOptions
-from control_plane.edge.engine_thread import EngineSettings, EngineThread
+from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
 from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.link_recorder import LinkRecorder
-from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, Output, RequestFailed
@@ -37,7 +37,7 @@ def outputs() -> Outputs:
 
 @pytest.fixture
 async def thread(outputs: Outputs) -> AsyncIterator[EngineThread]:
-    settings = EngineSettings(SchedulerOptions(), EngineOptions(), LinkSettings("ours", "model"), [], "127.0.0.1", 0)
+    settings = EngineThreadOptions(SchedulerOptions(), EngineOptions(), LinkOptions("ours", "model"), [], "127.0.0.1", 0)
     thread = EngineThread(settings, EngineRecorder(), LinkRecorder())
     await thread.start(outputs)
     yield thread

@@ -8,9 +8,9 @@ import pytest
 from fakes.worker_events import RecordedEvents, RecordedMetrics
 from fakes.worker_service import FakeWorker
 
+from control_plane.edge.worker_link.options import Backoff, LinkOptions
 from control_plane.edge.worker_link.registry import WorkerRegistry
 from control_plane.edge.worker_link.session import LinkContext
-from control_plane.edge.worker_link.settings import Backoff, LinkSettings
 
 StartWorker = Callable[..., Awaitable[FakeWorker]]
 MakeRegistry = Callable[..., WorkerRegistry]
@@ -45,12 +45,12 @@ def start_worker(cleanup: AsyncExitStack) -> StartWorker:
 
 @pytest.fixture
 def make_registry(cleanup: AsyncExitStack, events: RecordedEvents, metrics: RecordedMetrics) -> MakeRegistry:
-    """Make a registry with short pauses; arguments: addresses, announce_lease_seconds, and those of LinkSettings."""
+    """Make a registry with short pauses; arguments: addresses, announce_lease_seconds, and those of LinkOptions."""
 
     def make(*addresses: str, announce_lease_seconds: float = 10.0, **settings: object) -> WorkerRegistry:
         defaults = {"control_plane_id": "ours", "model_fingerprint": "model"}
         pauses = {"redial": Backoff(0.01, 0.05), "refused": Backoff(0.01, 0.05), "handshake_seconds": 0.5}
-        link_settings = LinkSettings(**{**defaults, **pauses, **settings})
+        link_settings = LinkOptions(**{**defaults, **pauses, **settings})
         registry = WorkerRegistry(link_settings, LinkContext(events, metrics, time.monotonic), announce_lease_seconds)
         cleanup.push_async_callback(registry.stop)
         registry.start(addresses)

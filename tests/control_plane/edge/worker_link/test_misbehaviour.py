@@ -13,7 +13,7 @@ from fakes.worker_faults import Fault
 from fakes.worker_service import FakeWorker, FakeWorkerOptions
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.worker_link.settings import Backoff
+from control_plane.edge.worker_link.options import Backoff
 from control_plane.engine.ports import Failure
 from pypto_serving.worker.v1 import worker_pb2
 

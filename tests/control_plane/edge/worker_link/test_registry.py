@@ -7,10 +7,9 @@ import grpc
 import pytest
 from fakes.worker_service import FakeWorkerOptions, Tamper
 
-from control_plane.edge.worker_link.announce_service import AnnounceServicer
 from control_plane.edge.worker_link.link import LinkPhase
-from control_plane.edge.worker_link.settings import Backoff
-from control_plane.engine.ports import WorkerRefused
+from control_plane.edge.worker_link.options import Backoff
+from control_plane.edge.worker_link.registry import AnnounceServicer
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
 
@@ -66,20 +65,6 @@ async def test_other_model_of_a_lenient_worker_is_refused_here(start_worker, mak
     registry = make_registry(worker.address)
     await _until(lambda: registry.states()[0].phase is LinkPhase.REFUSED)
     assert registry.states()[0].trouble == "protocol error: model_fingerprint is 'other', ours is 'model'"
-
-
-async def test_a_worker_that_the_engine_refuses_is_let_go_of_without_a_word(start_worker, make_registry, events, monkeypatch, caplog):
-    def refuse(worker):
-        raise WorkerRefused("holds sequences of 40 tokens, max_model_len is 200")
-
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(events, "worker_joined", refuse)
-        worker = await start_worker()
-        registry = make_registry(worker.address)
-        await _until(lambda: len(worker.hellos) >= 3)
-        assert registry.states()[0].phase is LinkPhase.REFUSED
-    assert [record.getMessage() for record in caplog.records] == ["refused: holds sequences of 40 tokens, max_model_len is 200"]
-    await events.expect("worker_joined")
 
 
 async def test_an_engine_that_fails_while_a_worker_joins_is_told_of_its_end(start_worker, make_registry, events, monkeypatch):

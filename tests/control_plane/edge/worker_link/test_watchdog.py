@@ -2,8 +2,8 @@
 
 import pytest
 
-from control_plane.edge.worker_link.settings import Backoff
-from control_plane.edge.worker_link.watchdog import Watchdog
+from control_plane.edge.worker_link.options import Backoff
+from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
 
 
 def _ticks_until_verdict(watchdog: Watchdog, has_work: bool, limit: int = 1000) -> tuple[float, str | None]:
@@ -82,3 +82,51 @@ def test_what_hangs_after_a_compilation_is_noticed_as_soon_as_ever():
     assert _ticks_until_verdict(watchdog, has_work=True, limit=100)[1] is None
     watchdog.progressed(1, slowest_unit_us=0)
     assert _ticks_until_verdict(watchdog, has_work=True)[0] == pytest.approx(3, abs=0.4)
+
+
+# The fault budget
+
+
+def test_three_wrong_results_are_forgiven_and_the_fourth_is_not():
+    faults = FaultBudget("worker-1")
+    for _ in range(3):
+        faults.count_wrong_result("the digests differ")
+    with pytest.raises(FaultBudgetSpent, match="given up, as results do not fit: the digests differ"):
+        faults.count_wrong_result("the digests differ")
+
+
+def test_second_failed_step_is_one_too_many():
+    faults = FaultBudget("worker-1")
+    faults.count_failed_step("out of memory")
+    with pytest.raises(FaultBudgetSpent, match="given up, as steps fail: out of memory"):
+        faults.count_failed_step("out of memory")
+
+
+def test_a_frame_that_is_none_spends_the_whole_budget():
+    faults = FaultBudget("worker-1")
+    faults.exhaust()
+    assert faults.num_exhaustions == 1
+    with pytest.raises(FaultBudgetSpent):
+        faults.count_wrong_result("the digests differ")
+    assert faults.num_exhaustions == 2
+
+
+def test_good_results_make_good():
+    faults = FaultBudget("worker-1")
+    for _ in range(10):
+        faults.count_failed_step("out of memory")
+        for _ in range(210):
+            faults.count_good_result()
+
+
+def test_after_a_breach_a_single_failure_is_another_one():
+    faults = FaultBudget("worker-1")
+    faults.count_failed_step("a")
+    for num_exhaustions in (1, 2, 3):
+        with pytest.raises(FaultBudgetSpent):
+            faults.count_failed_step("b")
+        assert faults.num_exhaustions == num_exhaustions
+    for _ in range(600):
+        faults.count_good_result()
+    assert faults.num_exhaustions == 0
+    faults.count_failed_step("c")

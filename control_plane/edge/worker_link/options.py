@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from control_plane.edge.worker_link.connection.channel import WorkerTls
+from control_plane.edge.worker_link.channel import WorkerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """Settings that all links of a control plane share."""
+class LinkOptions:
+    """Options that all links of a control plane share."""
 
     control_plane_id: str  # new at every start of the process
     model_fingerprint: str

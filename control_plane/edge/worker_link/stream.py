@@ -1,17 +1,19 @@
-"""One Execute call to a worker: from the dial to the end of the stream."""
+"""One Execute call to a worker: from a probe of its port to the end of the stream."""
 
 import asyncio
 import contextlib
+import enum
 import math
+import socket
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.connection.channel import open_channel
-from control_plane.edge.worker_link.connection.port_probe import Answer, probe_port
+from control_plane.edge.worker_link.channel import open_channel
 from control_plane.edge.worker_link.frames.frame_error import FrameError
-from control_plane.edge.worker_link.settings import LinkSettings
+from control_plane.edge.worker_link.options import LinkOptions
+from pypto_serving.process.address import split_address
 from pypto_serving.wire.contract import RETRY_AFTER_MS
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
@@ -26,6 +28,48 @@ _REFUSALS = frozenset(
         grpc.StatusCode.PERMISSION_DENIED,
     }
 )
+
+
+class PortAnswer(enum.Enum):
+    """What became of a connection."""
+
+    OPEN = "open"
+    REFUSED = "connection refused"
+    SILENT = "no connection in time"
+    UNREACHABLE = "cannot connect"
+
+
+async def probe_port(address: str, timeout_seconds: float) -> PortAnswer:
+    """Connect to host:port and hang up; tries every address that the name stands for.
+
+    Tells a dead process from an unreachable one, which gRPC does not: a refused connection means that nobody is there.
+    """
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await _probe_each(*split_address(address))
+    except TimeoutError:
+        return PortAnswer.SILENT
+
+
+async def _probe_each(host: str, port: int) -> PortAnswer:
+    loop = asyncio.get_running_loop()
+    answer = PortAnswer.UNREACHABLE
+    try:
+        candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # unknown, or not even a name
+        return answer
+    for family, kind, protocol, _, endpoint in candidates:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setblocking(False)
+                await loop.sock_connect(tried, endpoint)
+        except ConnectionRefusedError:
+            answer = PortAnswer.REFUSED
+        except OSError:
+            continue
+        else:
+            return PortAnswer.OPEN
+    return answer
 
 
 class LinkBroken(Exception):
@@ -105,18 +149,18 @@ class FrameStream:
         await self._channel.close(grace=None)
 
 
-async def open_stream(address: str, hello: worker_pb2.Hello, settings: LinkSettings) -> tuple[FrameStream, worker_pb2.Welcome]:
+async def open_stream(address: str, hello: worker_pb2.Hello, options: LinkOptions) -> tuple[FrameStream, worker_pb2.Welcome]:
     """Dial a worker and shake hands; raises LinkBroken."""
-    answer = await probe_port(address, settings.connect_seconds)
-    if answer is not Answer.OPEN:
-        raise LinkBroken(answer.value, is_final=answer is Answer.REFUSED)
-    stream = FrameStream(open_channel(address, settings.tls))
+    answer = await probe_port(address, options.connect_seconds)
+    if answer is not PortAnswer.OPEN:
+        raise LinkBroken(answer.value, is_final=answer is PortAnswer.REFUSED)
+    stream = FrameStream(open_channel(address, options.tls))
     try:
-        async with asyncio.timeout(settings.handshake_seconds):
+        async with asyncio.timeout(options.handshake_seconds):
             return stream, await stream.greet(hello)
     except TimeoutError:
         await stream.close()
-        raise LinkBroken(f"no welcome within {settings.handshake_seconds:g} s") from None
+        raise LinkBroken(f"no welcome within {options.handshake_seconds:g} s") from None
     except FrameError as error:
         await stream.close()
         raise LinkBroken(f"broken handshake: {error}", is_refusal=True) from error
