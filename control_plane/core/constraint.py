@@ -8,7 +8,7 @@ class ConstraintViolated(ValueError):
 
 
 class ConstraintExhausted(Exception):
-    """What may come next can not be said, as the constraint asks for too much; the message says of what."""
+    """What may come next cannot be said, as the constraint asks for too much; the message says of what."""
 
 
 class Constraint(Protocol):

@@ -17,7 +17,7 @@ class PromptSharing:
         self._leaders: list[Sequence] = []  # that ran, and whose groups are closed
 
     def started(self, group: SiblingGroup, sequence: Sequence) -> None:
-        """Note that a choice was placed."""
+        """Note that a choice was admitted."""
         assert group.is_open or sequence is group.leader
         group.admitted(sequence)
         if not group.is_open and sequence not in self._leaders:

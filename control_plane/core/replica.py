@@ -12,23 +12,25 @@ from control_plane.core.length_limit import longest_sequence
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
-from control_plane.core.sequence import Sequence
+from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates, Suspicion
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
-from control_plane.core.step_outcome import FailedSequence, StepOutcome
 
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
 
 #: Waiting sequences whose hit on a worker is remembered, while nothing changes there.
-_MAX_ROOMS = 1024
+_MAX_REMEMBERED_HITS = 1024
+
+#: A running sequence weighs as much as so many tokens that wait to be computed.
+SEQUENCE_WEIGHT = 16
 
 #: Fields of a request that can exclude every token.
 _NOTHING_LEFT = "constraint and min_tokens leave none"
 
 
 class StateMismatch(Exception):
-    """The worker's answer does not fit what it was sent; nothing of it was taken in. The worker is to be reset."""
+    """The worker's answer does not fit what it was sent; nothing of it was applied. The worker is to be reset."""
 
 
 class StepFailed(StateMismatch):
@@ -39,8 +41,12 @@ def _num_tokens_left(sequence: Sequence) -> int:
     return sequence.final_length - sequence.num_tokens
 
 
+#: What a step computes of a sequence: the sequence and its generation then, tokens computed after the step, whether it samples.
+ScheduledRun = tuple[Sequence, int, int, bool]
+
+
 @dataclass(slots=True)
-class SentStep:
+class StepInFlight:
     """A step in flight."""
 
     step_id: int
@@ -48,7 +54,7 @@ class SentStep:
     num_tokens: int
     continued: bool
     has_masks: bool
-    runs: list[tuple[Sequence, int, int, bool]]  # sequence, its generation, tokens computed after the step, whether it samples
+    runs: list[ScheduledRun]
 
 
 class Replica:
@@ -78,16 +84,16 @@ class Replica:
         self.kv = KVCacheManager(description.cache_groups, description.num_partitions, options.prefix_caching, options.watermark)
         self.acked_step_id = self.sent_step_id
         self.starved = False
-        self._in_flight: deque[SentStep] = deque()
+        self._in_flight: deque[StepInFlight] = deque()
         self._lanes: list[Sequence | None] = [None] * description.max_lanes
         self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
         self._released_lanes: list[int] = []
         self.num_pending_tokens = 0  # to be computed before every running sequence decodes
         self.suspects: list[Sequence] = []  # running
         self.tried_suspects = False  # in the last step
-        self.num_placed = [0] * description.num_partitions  # running sequences per partition
-        self._rooms: dict[tuple[Sequence, int, int], PrefixHit | None] = {}  # found for waiting sequences in the present state
-        self._rooms_version = 0
+        self.num_running_by_partition = [0] * description.num_partitions  # running sequences per partition
+        self._fitting_hits: dict[tuple[Sequence, int, int], PrefixHit | None] = {}  # found for waiting sequences in the present state
+        self._fitting_version = 0
         self._shared: dict[SiblingGroup, PageTables] = {}  # prompts that are kept for choices to come
 
     def abandon(self) -> None:
@@ -121,7 +127,7 @@ class Replica:
         return not (self.running or self._in_flight)
 
     @property
-    def takes_step(self) -> bool:
+    def accepts_step(self) -> bool:
         """Whether another step may be sent now. While suspects run it is clear of each whether it was in a lost step."""
         most = 1 if self.suspects else self.max_steps_in_flight
         return len(self._in_flight) < most and not self.resetting
@@ -135,26 +141,26 @@ class Replica:
         """Whether a sequence may run here as far as numerics and its length go."""
         return sequence.numerics_id in (None, self.description.numerics_id) and sequence.final_length <= self.max_length
 
-    def may_try(self, sequence: Sequence) -> bool:
-        """Whether a sequence may be placed here as far as it is a suspect."""
+    def may_try_suspect(self, sequence: Sequence) -> bool:
+        """Whether a sequence may be admitted here as far as it is a suspect."""
         return sequence.suspicion is None or sequence.suspicion.may_join([other.suspicion for other in self.suspects if other.suspicion])
 
     @property
-    def takes_sequence(self) -> bool:
-        """Whether a sequence may be placed here if it gets pages."""
+    def accepts_sequence(self) -> bool:
+        """Whether a sequence may be admitted here if it gets pages."""
         return len(self.running) < self.max_running and not (self.draining or self.resetting or self.starved)
 
     # Sequences
 
-    def place(self, sequence: Sequence, generation: int, hit: PrefixHit) -> None:
-        """Take in a sequence that fits."""
+    def admit(self, sequence: Sequence, generation: int, hit: PrefixHit) -> None:
+        """Give a sequence that fits a lane and pages."""
         pages = self.kv.admit(sequence.hashes, hit, sequence.num_admission_tokens)
         lane = self._free_lanes.pop()
         self._lanes[lane] = sequence
-        sequence.place(self, lane, generation, pages, hit.num_tokens)
+        sequence.assign(self, lane, generation, pages, hit.num_tokens)
         bisect.insort(self.running, sequence, key=_order)
         self.num_pending_tokens += sequence.num_prefill_tokens
-        self.num_placed[hit.partition] += 1
+        self.num_running_by_partition[hit.partition] += 1
         if sequence.suspicion is not None:
             self.suspects.append(sequence)
 
@@ -167,33 +173,42 @@ class Replica:
         self._free_lanes.append(sequence.lane)
         self._released_lanes.append(sequence.lane)
         self.num_pending_tokens -= sequence.num_prefill_tokens
-        self.num_placed[sequence.pages.partition] -= 1
+        self.num_running_by_partition[sequence.pages.partition] -= 1
         if sequence in self.suspects:
             self.suspects.remove(sequence)
-        sequence.displace()
+        sequence.unassign()
 
     def check_integrity(self) -> None:
         """Assert the conservation of pages, and what is kept as sums."""
         self.kv.check_integrity()
         assert self.num_pending_tokens == sum(sequence.num_prefill_tokens for sequence in self.running)
         partitions = [sequence.pages.partition for sequence in self.running]
-        assert self.num_placed == [partitions.count(partition) for partition in range(self.description.num_partitions)]
+        assert self.num_running_by_partition == [partitions.count(partition) for partition in range(self.description.num_partitions)]
+
+    def suspect_sequences_in_flight(self) -> None:
+        """Hold the loss of the steps in flight against the sequences in them."""
+        sequences = self.sequences_in_flight
+        cohort, max_together = object(), max(1, len(sequences) // 2)
+        for sequence in sequences:
+            if sequence.suspicion is None:
+                sequence.suspicion = Suspicion(cohort, max_together)
+            sequence.suspicion.count_loss(sequence.num_computed_tokens, was_alone=self.num_in_flight == 1)
 
     # Room
 
-    def find_room(self, sequence: Sequence, partition: int) -> PrefixHit | None:
+    def find_fitting_hit(self, sequence: Sequence, partition: int) -> PrefixHit | None:
         """The prefix hit with which a waiting sequence fits into a partition; None when it does not. Looked up once for each state of the
         cache.
         """
-        if self._rooms_version != self.kv.version or len(self._rooms) >= _MAX_ROOMS:
-            self._rooms.clear()
-            self._rooms_version = self.kv.version
+        if self._fitting_version != self.kv.version or len(self._fitting_hits) >= _MAX_REMEMBERED_HITS:
+            self._fitting_hits.clear()
+            self._fitting_version = self.kv.version
         key = (sequence, sequence.num_admissions, partition)
-        if key not in self._rooms:
+        if key not in self._fitting_hits:
             hit = self.find_prefix(sequence, partition)
             fits = self.kv.fits(hit, sequence.num_admission_tokens, keep_reserve=bool(self.running))
-            self._rooms[key] = hit if fits else None
-        return self._rooms[key]
+            self._fitting_hits[key] = hit if fits else None
+        return self._fitting_hits[key]
 
     def num_tokens_until_room(self, sequence: Sequence) -> float:
         """Tokens that a running sequence can still generate before a waiting one has pages, at the latest; as far as can be foreseen."""
@@ -231,7 +246,7 @@ class Replica:
         if pages is not None:
             self.kv.release(pages)
 
-    def give_way(self, partition: int) -> bool:
+    def drop_shared_prompt(self, partition: int) -> bool:
         """Keep one prompt less, for somebody who lacks pages; returns whether there was one."""
         group = next((group for group, pages in self._shared.items() if pages.partition == partition), None)
         if group is not None:
@@ -245,40 +260,42 @@ class Replica:
         released, self._released_lanes = self._released_lanes, []
         return released
 
-    def sent(self, step: Step, runs: list[tuple[Sequence, int, int, bool]], now: float) -> None:
+    def note_sent(self, step: Step, runs: list[ScheduledRun], now: float) -> None:
         """Note a step as sent."""
         self.sent_step_id = step.step_id
         self.kv.step_sent(step.step_id)
         continued = len(runs) > len(step.admissions)
-        self._in_flight.append(SentStep(step.step_id, now, step.num_tokens, continued, bool(step.masks), runs))
+        self._in_flight.append(StepInFlight(step.step_id, now, step.num_tokens, continued, bool(step.masks), runs))
 
-    def update(self, result: StepResult) -> StepOutcome:
-        """Take in a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
+    def update(self, result: StepResult) -> SequenceUpdates:
+        """Apply a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
         if not self._in_flight or self._in_flight[0].step_id != result.step_id:
             expected = self._in_flight[0].step_id if self._in_flight else None
             raise StateMismatch(f"result of step {result.step_id} instead of {expected}")
         if result.error:
             raise StepFailed(f"step {result.step_id} failed: {result.error}")
         sent = self._in_flight[0]
-        outcome = StepOutcome(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
-        outcome.failed = self._failed(result)
-        failed = {failure.sequence for failure in outcome.failed}
-        broken = [failure.sequence for failure in outcome.failed if not failure.nothing_to_draw]
-        outcome.tokens = self._sampled(sent, result, failed)
+        updates = SequenceUpdates(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
+        updates.failed = self._failed(result)
+        failed = {failure.sequence for failure in updates.failed}
+        broken = [failure.sequence for failure in updates.failed if not failure.nothing_to_draw]
+        updates.tokens = self._sampled(sent, result, failed)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
         for sequence in broken:
             self.kv.retract(sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
         if sent.has_masks:
-            self._constrain(outcome)
-        self._append(outcome)
-        self._acknowledge(sent, failed, outcome)
+            self._constrain(updates)
+        for sequence, token_id, _ in updates.tokens:
+            sequence.token_ids.append(token_id)
+            sequence.numerics_id = self.description.numerics_id
+        self._acknowledge(sent, failed, updates)
         for sequence, chunk in chunks:
             if self._extend_prompt_logprobs(sequence, chunk):
-                outcome.prompt_logprobs.append(sequence)
+                updates.prompt_logprobs.append(sequence)
         self.acked_step_id = result.step_id
         self.kv.step_acked(result.step_id)
-        return outcome
+        return updates
 
     def _owner(self, lane: int, generation: int) -> Sequence | None:
         """The sequence in a lane, unless the generation is a past one's."""
@@ -294,7 +311,7 @@ class Replica:
         ]
 
     @staticmethod
-    def _sampled(sent: SentStep, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+    def _sampled(sent: StepInFlight, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
         """Tokens of the sequences that were to sample and are still there; each must have exactly one."""
         tokens = []
         for sequence, generation, num_computed, samples in sent.runs:
@@ -307,9 +324,9 @@ class Replica:
         return tokens
 
     @staticmethod
-    def _constrain(outcome: StepOutcome) -> None:
+    def _constrain(updates: SequenceUpdates) -> None:
         """Push the tokens of constrained sequences; a sequence fails whose mask or constraint does not take its token."""
-        for entry in tuple(outcome.tokens):
+        for entry in tuple(updates.tokens):
             sequence, token_id, _ = entry
             if sequence.constraint is None:
                 continue
@@ -318,16 +335,10 @@ class Replica:
                     raise ConstraintViolated(f"the mask excludes {token_id}")
                 sequence.constraint.push(token_id)
             except Exception as error:
-                outcome.tokens.remove(entry)
-                outcome.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
+                updates.tokens.remove(entry)
+                updates.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
 
-    def _append(self, outcome: StepOutcome) -> None:
-        numerics_id = self.description.numerics_id
-        for sequence, token_id, _ in outcome.tokens:
-            sequence.token_ids.append(token_id)
-            sequence.numerics_id = numerics_id
-
-    def _acknowledge(self, sent: SentStep, failed: Iterable[Sequence], outcome: StepOutcome) -> None:
+    def _acknowledge(self, sent: StepInFlight, failed: Iterable[Sequence], updates: SequenceUpdates) -> None:
         publish = self.kv.publish
         for sequence, generation, num_computed, samples in sent.runs:
             if sequence.generation != generation or sequence in failed:
@@ -336,7 +347,7 @@ class Replica:
             if num_computed >= sequence.pages.next_publish:
                 publish(sequence.pages, num_computed)
             if not samples and num_computed == sequence.final_length:
-                outcome.computed.append(sequence)
+                updates.computed.append(sequence)
         for sequence in tuple(self.suspects):
             if sequence.suspicion and sequence.suspicion.is_cleared(sequence.num_acked_tokens, sequence.max_acked_tokens):
                 sequence.suspicion = None
@@ -352,3 +363,23 @@ class Replica:
         sequence.num_prompt_logprobs += len(entries)
         sequence.numerics_id = self.description.numerics_id
         return not sequence.lacks_prompt_logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionTarget:
+    """A worker on which a sequence fits, and the start of it that lies there."""
+
+    replica: Replica
+    hit: PrefixHit
+    num_tokens: int  # of the sequence, to be computed there
+    cost: tuple[int, bool, int]  # tokens to be computed there before it is through; what breaks ties: a step later, pages in use
+
+    @property
+    def weight(self) -> int:
+        """What the sequence adds to the load of the worker."""
+        return self.num_tokens + SEQUENCE_WEIGHT
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the prompt takes more than two steps of half the budget."""
+        return self.num_tokens > self.replica.max_step_tokens

@@ -7,14 +7,12 @@ from operator import attrgetter
 
 from control_plane.core.length_limit import LengthLimit
 from control_plane.core.options import SchedulerOptions
-from control_plane.core.placement import Place, Placement
 from control_plane.core.prompt_sharing import PromptSharing
-from control_plane.core.replica import Replica
-from control_plane.core.sequence import Sequence
+from control_plane.core.replica import AdmissionTarget, Replica
+from control_plane.core.replica_selector import ReplicaSelector
+from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
-from control_plane.core.step_outcome import FailedSequence, StepOutcome
-from control_plane.core.suspicion import blame
 from control_plane.core.waiting_queue import SUSPECTS, Line, WaitingQueue
 
 #: Waiting sequences that one pass finds not to fit, workers that it looks at for all of them, and tokens that it hashes for that, beside
@@ -57,7 +55,7 @@ class Scheduler:
         self._started: list[Sequence] = []
         self._held: set[Sequence] = set()
         self._failed: list[FailedSequence] = []
-        self._placement = Placement(self.replicas, self.waiting, self.options.max_overtakes)
+        self._selector = ReplicaSelector(self.replicas, self.waiting, self.options.max_overtakes)
         self._sharing = PromptSharing(self.replicas, self.waiting)
         self._num_audits = 0
 
@@ -168,8 +166,8 @@ class Scheduler:
         return any(replica.num_steps_in_flight for replica in self.replicas)
 
     def schedule(self, now: float) -> list[tuple[Replica, Step]]:
-        """Build at most one step for every worker that takes one; each is to be sent at once."""
-        builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.takes_step}
+        """Build at most one step for every worker that accepts one; each is to be sent at once."""
+        builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.accepts_step}
         others_wait = self.waiting.is_open
         for builder in builders.values():
             builder.run_live()
@@ -177,17 +175,17 @@ class Scheduler:
                 self.counters.preemptions += 1
                 self._wait(victim, now)
         if others_wait:
-            self._placement.begin(builders)
+            self._selector.begin(builders)
             self._admit(builders, now)
         steps = [(replica, builder.finish(now)) for replica, builder in builders.items()]
         self._failed += [failed for builder in builders.values() for failed in builder.failed]
         return [(replica, step) for replica, step in steps if step is not None]
 
-    def update(self, replica: Replica, result: StepResult) -> StepOutcome:
-        """Take in a result; raises StateMismatch, upon which the replica is to be reset."""
-        outcome = replica.update(result)
+    def update(self, replica: Replica, result: StepResult) -> SequenceUpdates:
+        """Apply a result; raises StateMismatch, upon which the replica is to be reset."""
+        updates = replica.update(result)
         self._sharing.open_groups()
-        return outcome
+        return updates
 
     def pop_started(self) -> list[Sequence]:
         """Sequences that were the first of their requests to run, since the last call."""
@@ -226,48 +224,45 @@ class Scheduler:
     # Admission
 
     def _admit(self, builders: dict[Replica, StepBuilder], now: float) -> None:
-        """Place waiting sequences, in order; those that do not fit are overtaken, but not too often."""
+        """Admit waiting sequences, in order; those that do not fit are overtaken, but not too often."""
         passed: list[Sequence] = []  # they do not fit now
         num_hashed = 0
         self.waiting.recall(line for replica, builder in builders.items() for line in self._open_lines(replica, builder))
-        while len(passed) < _MAX_PASSED and self._placement.num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS:
-            if not self._any_open(builders):
+        while len(passed) < _MAX_PASSED and self._selector.num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS:
+            if not any(builder.has_room and self._selector.is_open(replica) for replica, builder in builders.items()):
                 break
             sequence = self.waiting.candidate(0)
             if sequence is None:
                 break
             num_hashed -= sequence.hashes.num_tokens
-            place = self._placement.find(sequence)
+            target = self._selector.find(sequence)
             num_hashed += sequence.hashes.num_tokens
-            if place is None and self._placement.must_wait(sequence):
+            if target is None and self._selector.must_wait(sequence):
                 self.waiting.defer(sequence, SUSPECTS, 0)
                 continue
-            if place is None and self._placement.give_way(sequence):
+            if target is None and self._selector.drop_shared_prompt(sequence):
                 continue
-            if place is None:
+            if target is None:
                 self.waiting.passed(sequence)
                 passed.append(sequence)
-            elif (builder := builders.get(place.replica)) and builder.takes(place):
-                self._start(sequence, place, builder, now)
-                self.waiting.recall_deferred((place.replica, place.is_long), 1)
+            elif (builder := builders.get(target.replica)) and builder.accepts(target):
+                self._start(sequence, target, builder, now)
+                self.waiting.recall_deferred((target.replica, target.is_long), 1)
             else:
-                self.waiting.defer(sequence, (place.replica, place.is_long), place.weight)
-            self._placement.save_pages(passed)
-
-    def _any_open(self, builders: dict[Replica, StepBuilder]) -> bool:
-        return any(builder.has_room and self._placement.is_open(replica) for replica, builder in builders.items())
+                self.waiting.defer(sequence, (target.replica, target.is_long), target.weight)
+            self._selector.save_pages(passed)
 
     @staticmethod
     def _open_lines(replica: Replica, builder: StepBuilder) -> Iterator[Line]:
-        if builder.has_room and replica.takes_sequence:
+        if builder.has_room and replica.accepts_sequence:
             yield SUSPECTS
             yield replica, False
-            if builder.takes_long:
+            if builder.accepts_long:
                 yield replica, True
 
-    def _start(self, sequence: Sequence, place: Place, builder: StepBuilder, now: float) -> None:
+    def _start(self, sequence: Sequence, target: AdmissionTarget, builder: StepBuilder, now: float) -> None:
         self.waiting.admitted(sequence)
-        place.replica.place(sequence, next(self._generations), place.hit)
+        target.replica.admit(sequence, next(self._generations), target.hit)
         if sequence.num_admissions > 1:
             self.counters.readmissions += 1
         else:
@@ -276,7 +271,7 @@ class Scheduler:
                 self._count_request(sequence)
         if sequence.group is not None:
             self._sharing.started(sequence.group, sequence)
-        builder.admit(sequence, place)
+        builder.admit(sequence, target)
 
     def _count_request(self, sequence: Sequence) -> None:
         """Count a request that begins to run, and its prompt unless it ran before."""
@@ -299,7 +294,7 @@ class Scheduler:
             self._sharing.leave(sequence.group, sequence)
 
     def _count_losses(self, replica: Replica) -> list[Sequence]:
-        blame(replica)
+        replica.suspect_sequences_in_flight()
         most = self.options.max_losses
         return [sequence for sequence in replica.running if sequence.suspicion and sequence.suspicion.num_losses_alone >= most]
 

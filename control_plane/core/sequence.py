@@ -10,10 +10,44 @@ from control_plane.core.pages.page_tables import PageTables
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import TokenLogprob
-from control_plane.core.suspicion import Suspicion
 
 if TYPE_CHECKING:
     from control_plane.core.replica import Replica
+
+
+class Suspicion:
+    """Held against a sequence from a loss until it has more tokens acknowledged than ever before, with all those of the lost steps.
+
+    A step has suspects only, or none. Those that were lost once, in the same steps, run with at most half of their number; whoever was lost
+    again runs alone, so that in the end each poison is alone with its losses, and nobody else ends for them:
+
+        lost with others --half runs--> progress: no suspect any more
+                              '--lost again--> runs alone --lost alone, as often as allowed--> ends
+    """
+
+    def __init__(self, cohort: object, max_together: int) -> None:
+        self.num_losses = 0
+        self.num_losses_alone = 0
+        self.num_tokens = 0  # computed, or in the lost steps: as many have to be acknowledged
+        self._cohort = cohort  # one for all that were lost in the same steps
+        self._max_together = max_together
+
+    def count_loss(self, num_computed_tokens: int, was_alone: bool) -> None:
+        """Count a loss of steps that were to compute so many tokens; `was_alone`: of no other sequence."""
+        self.num_losses += 1
+        self.num_losses_alone += was_alone
+        self.num_tokens = max(self.num_tokens, num_computed_tokens)
+
+    def is_cleared(self, num_acked_tokens: int, max_acked_tokens: int) -> bool:
+        """Whether the sequence made progress; `max_acked_tokens` had been acknowledged before, or came from the cache."""
+        return num_acked_tokens > max_acked_tokens and num_acked_tokens >= self.num_tokens
+
+    def may_join(self, others: "list[Suspicion]") -> bool:
+        """Whether the sequence may run beside those that run in the steps of suspects already."""
+        if not others:
+            return True
+        joins = self.num_losses == 1 and others[0].num_losses == 1 and others[0]._cohort is self._cohort
+        return joins and len(others) < self._max_together
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +66,7 @@ class Sequence:
     token_ids: list[int]
     num_prompt_tokens: int
     final_length: int  # the sequence ends when it has this many tokens
-    min_length: int  # end tokens can not be drawn before it has this many tokens
+    min_length: int  # end tokens cannot be drawn before it has this many tokens
     end_token_ids: frozenset[int]
     sampling: SamplingParams
     arrival_time: float
@@ -109,7 +143,7 @@ class Sequence:
         """Tokens for which an admission takes pages."""
         return min(len(self.token_ids) + 1, self.compute_limit)
 
-    def place(self, replica: "Replica", lane: int, generation: int, pages: PageTables, num_cached_tokens: int) -> None:
+    def assign(self, replica: "Replica", lane: int, generation: int, pages: PageTables, num_cached_tokens: int) -> None:
         """Start on a worker, with the KV of `num_cached_tokens` tokens in the pages."""
         self.replica, self.lane, self.generation, self.pages = replica, lane, generation, pages
         self.num_computed_tokens = self.num_acked_tokens = num_cached_tokens
@@ -118,9 +152,31 @@ class Sequence:
             self.num_cached_tokens = min(num_cached_tokens, self.num_prompt_tokens - 1)
         self.num_admissions += 1
 
-    def displace(self) -> None:
+    def unassign(self) -> None:
         """Forget the worker; what is still in flight there does not count any more."""
         self.replica, self.lane, self.generation = None, -1, 0
         self.max_acked_tokens = max(self.max_acked_tokens, self.num_acked_tokens)
         self.num_computed_tokens = self.num_acked_tokens = 0
         self.num_tokens = len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSequence:
+    """A sequence that cannot go on."""
+
+    sequence: Sequence
+    message: str
+    nothing_to_draw: bool = False  # its request's own fields exclude every token; the message says which, and why
+
+
+@dataclass(slots=True)
+class SequenceUpdates:
+    """What the result of a step brought for sequences, in the order in which it is to be published."""
+
+    prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
+    tokens: list[tuple[Sequence, int, TokenLogprob | None]] = field(default_factory=list)
+    computed: list[Sequence] = field(default_factory=list)  # sequences that were to compute only, and have
+    failed: list[FailedSequence] = field(default_factory=list)
+    sent_time: float = 0.0
+    num_tokens: int = 0  # that ran
+    continued: bool = False  # some sequence had run on the worker before: if its device was idle, then not for lack of work

@@ -1,11 +1,9 @@
 """Builds the next step of one worker."""
 
 from control_plane.core.constraint import ConstraintExhausted
-from control_plane.core.placement import Place
-from control_plane.core.replica import Replica
-from control_plane.core.sequence import Sequence
+from control_plane.core.replica import AdmissionTarget, Replica, ScheduledRun
+from control_plane.core.sequence import FailedSequence, Sequence
 from control_plane.core.step import LaneAdmission, Step, ids
-from control_plane.core.step_outcome import FailedSequence
 
 #: Prompts of many steps that one worker computes at the same time.
 _MAX_LONG = 2
@@ -29,7 +27,7 @@ class StepBuilder:
         self._tries_suspects = replica.tries_suspects  # and nobody else; otherwise everybody else
         self.preempted: list[Sequence] = []
         self.failed: list[FailedSequence] = []
-        self._runs: list[tuple[Sequence, int, int, bool]] = []
+        self._runs: list[ScheduledRun] = []
         self._num_long = 0  # prompts of many steps that run
         self._shares: list[tuple[Sequence, int]] = []  # prefilling sequences and what they may run
         self._promised: dict[int, list[int]] = {}  # partition -> pages per group that starved sequences wait for
@@ -71,24 +69,24 @@ class StepBuilder:
         return self.budget > 0 and self._num_admitted_tokens < _MAX_ADMITTED_TOKENS
 
     @property
-    def takes_long(self) -> bool:
+    def accepts_long(self) -> bool:
         """Whether a prompt of many steps may be admitted."""
         return self._num_long < _MAX_LONG
 
-    def takes(self, place: Place) -> bool:
-        """Whether a sequence may be admitted at a place of this worker in this step."""
-        return self.has_room and (self.takes_long or not place.is_long)
+    def accepts(self, target: AdmissionTarget) -> bool:
+        """Whether a sequence may be admitted by this worker in this step."""
+        return self.has_room and (self.accepts_long or not target.is_long)
 
-    def admit(self, sequence: Sequence, place: Place) -> None:
-        """Schedule a sequence that was placed just now, where this step `takes` it."""
+    def admit(self, sequence: Sequence, target: AdmissionTarget) -> None:
+        """Schedule a sequence that was admitted just now, where this step `accepts` it."""
         self._admissions.append(_admission(sequence))
         self._num_admitted_tokens += len(sequence.token_ids)
         if sequence.suspicion and not (self._runs or self._shares or self.replica.num_steps_in_flight):
             self._tries_suspects = True
         if self._sits_out(sequence):
             return
-        self._num_long += place.is_long
-        self._share(sequence, (self.budget + 1) // 2 if place.is_long else self.budget)
+        self._num_long += target.is_long
+        self._share(sequence, (self.budget + 1) // 2 if target.is_long else self.budget)
 
     def finish(self, now: float) -> Step | None:
         """Complete the step and note it as sent; None when there is nothing to do."""
@@ -115,7 +113,7 @@ class StepBuilder:
             num_tokens=self.num_scheduled_tokens,
         )
         replica.tried_suspects = self._tries_suspects
-        replica.sent(step, self._runs, now)
+        replica.note_sent(step, self._runs, now)
         return step
 
     def _run_decodes(self) -> list[Sequence]:
@@ -240,8 +238,8 @@ class StepBuilder:
         return self._grow(sequence, num_tokens)
 
     def _clear_shared(self, partition: int, num_pages: list[int]) -> None:
-        """Take pages that are kept for choices to come, before a running sequence lacks them."""
-        while not self.replica.kv.is_promised(partition, num_pages) and self.replica.give_way(partition):
+        """Drop prompts that are kept for choices to come, before a running sequence lacks their pages."""
+        while not self.replica.kv.is_promised(partition, num_pages) and self.replica.drop_shared_prompt(partition):
             pass
 
     def _trim(self, sequence: Sequence) -> None:

@@ -50,7 +50,7 @@ class WaitingQueue:
     looks at some candidates only, in order:
 
         candidates: not looked at yet --passed--> did not fit --recall--> candidates again, the first ones always, the others in turn
-             |------------------------- deferred --> fits on a worker that can not start it now --recall--> when it takes a step
+             |------------------------- deferred --> fits on a worker that cannot start it now --recall--> when it takes a step
              '--------------------------- admitted ---> a worker
     """
 
@@ -154,7 +154,7 @@ class WaitingQueue:
             sequence.passed_at = self._num_overtakes
 
     def defer(self, sequence: Sequence, line: Line, weight: int) -> None:
-        """Note that a candidate fits on a worker that can not start it now, and adds `weight` to its load."""
+        """Note that a candidate fits on a worker that cannot start it now, and adds `weight` to its load."""
         self._candidates.remove(sequence)
         insort(self._deferred.setdefault(line, []), sequence, key=_order)
         self._deferrals[sequence] = (line, weight)

@@ -93,15 +93,15 @@ class Engine:
             if replica is None or replica.resetting:
                 continue
             try:
-                outcome = self._scheduler.update(replica, result)
+                updates = self._scheduler.update(replica, result)
             except StateMismatch as error:
                 if worker is not lost:
                     failed = isinstance(error, StepFailed)
                     self._reset(worker, str(error), counts=failed, blame="" if failed else str(error))
                 continue
-            self._stats.count_step(outcome, result, now)
-            self._requests.apply(outcome, now)
-            constraints = [sequence.constraint for sequence, _, _ in outcome.tokens if sequence.constraint is not None]
+            self._stats.count_step(updates, result, now)
+            self._requests.apply(updates, now)
+            constraints = [sequence.constraint for sequence, _, _ in updates.tokens if sequence.constraint is not None]
             if constraints:
                 self._expected_masks += constraints
                 self._masks_due = now + _MASK_SECONDS

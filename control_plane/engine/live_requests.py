@@ -3,9 +3,8 @@
 import logging
 
 from control_plane.core.scheduler import Scheduler
-from control_plane.core.sequence import Sequence
+from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
 from control_plane.core.step import TokenLogprob
-from control_plane.core.step_outcome import FailedSequence, StepOutcome
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Ending,
@@ -109,19 +108,19 @@ class LiveRequests:
 
     # What workers bring
 
-    def apply(self, outcome: StepOutcome, now: float) -> None:
+    def apply(self, updates: SequenceUpdates, now: float) -> None:
         """Apply what a step brought. A request that ends on the way is skipped from there on."""
-        for sequence in outcome.prompt_logprobs:
+        for sequence in updates.prompt_logprobs:
             if sequence in self._choices:
                 self._emit_prompt_logprobs(sequence)
-        for sequence, token_id, logprob in outcome.tokens:
+        for sequence, token_id, logprob in updates.tokens:
             choice = self._choices.get(sequence)
             if choice:
                 self._append_token(choice, token_id, logprob, now)
-        for sequence in outcome.computed:
+        for sequence in updates.computed:
             if sequence in self._choices:
                 self._finish(self._choices[sequence], Ending(FinishReason.LENGTH), now)
-        self.fail_sequences(outcome.failed)
+        self.fail_sequences(updates.failed)
 
     def fail_sequences(self, failures: list[FailedSequence]) -> None:
         """End the requests of sequences that cannot go on."""

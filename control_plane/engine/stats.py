@@ -10,9 +10,8 @@ from dataclasses import replace as copy
 from typing import Protocol
 
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
-from control_plane.core.sequence import Sequence
+from control_plane.core.sequence import Sequence, SequenceUpdates
 from control_plane.core.step import StepResult
-from control_plane.core.step_outcome import StepOutcome
 from control_plane.engine.ports import Failure, FinishReason, SequenceFinished
 from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot
@@ -88,12 +87,12 @@ class EngineStats:
 
     # Observations
 
-    def count_step(self, outcome: StepOutcome, result: StepResult, now: float) -> None:
+    def count_step(self, updates: SequenceUpdates, result: StepResult, now: float) -> None:
         """Count a step that was answered."""
-        self.observed.step_seconds.append(now - outcome.sent_time)
-        self.observed.step_tokens.append(outcome.num_tokens)
+        self.observed.step_seconds.append(now - updates.sent_time)
+        self.observed.step_tokens.append(updates.num_tokens)
         self.observed.device_seconds.append(result.device_seconds)
-        if outcome.continued:
+        if updates.continued:
             self.observed.device_idle_seconds.append(result.idle_seconds)
 
     def count_token(self, choice: LiveChoice, now: float) -> None:

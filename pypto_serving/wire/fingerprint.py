@@ -20,7 +20,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 def fingerprint_model(directory: Path) -> str:
     """Fingerprint of the model in `directory`: 32 hexadecimal digits.
 
-    Raises OSError when a file can not be read, and ValueError naming the file when it is no safetensors file, or no index of some.
+    Raises OSError when a file cannot be read, and ValueError naming the file when it is no safetensors file, or no index of some.
     """
     digest = hashlib.sha256((directory / "config.json").read_bytes())
     for path in weight_files(directory):

@@ -114,7 +114,7 @@ class KVCacheManager:
                     pool.acquire(page)
             reach = num_tokens if group.window_tokens is None else min(num_tokens, hit.num_tokens + 1)
             num_new = -(-reach // group.page_tokens) - len(hit_table)
-            tables.append([*hit_table, *(pool.take() for _ in range(num_new))])
+            tables.append([*hit_table, *(pool.allocate() for _ in range(num_new))])
         pages = PageTables(hit.partition, hashes, tables, num_slots=0, next_publish=0)
         pages.num_trimmed = [table.count(NO_PAGE) for table in hit.tables]
         pages.num_hit = [len(table) for table in hit.tables]
@@ -170,7 +170,7 @@ class KVCacheManager:
         grown = []
         for index, missing in wanted:
             for _ in range(missing):
-                page = pools[index].take()
+                page = pools[index].allocate()
                 pages.tables[index].append(page)
                 grown.append((index, page))
         self._measure_slots(pages)

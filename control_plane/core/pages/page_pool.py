@@ -27,10 +27,10 @@ class PageCounts:
 class PagePool:
     """Who holds which page.
 
-        free --take--> referenced --drop--> fenced --step acknowledged--> free, or cached if it has a hash
-          ^                ^------- acquire (prefix hit) -------'              |
-          |                ^------- acquire (prefix hit) ----------------------|
-          '--------------------------- evicted by take (least recently used) --'
+        free --allocate--> referenced --drop--> fenced --step acknowledged--> free, or cached if it has a hash
+          ^                    ^------- acquire (prefix hit) -------'              |
+          |                    ^------- acquire (prefix hit) ----------------------|
+          '----------------------- evicted by allocate (least recently used) ------'
 
     A page that is dropped as a stale one is evicted before all others. A page that is dropped when no step is in flight skips the fence.
     """
@@ -49,14 +49,14 @@ class PagePool:
 
     @property
     def num_available(self) -> int:
-        """Pages that `take` can hand out now."""
+        """Pages that `allocate` can hand out now."""
         return len(self._free) + len(self._cached)
 
     def counts(self) -> PageCounts:
         """Pages by state."""
         return PageCounts(len(self._free), self.num_fenced, len(self._cached), self.num_referenced)
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """Hand out a page, evicting the least recently used cached one when none is free."""
         if self._free:
             page = self._free.pop()
@@ -83,7 +83,7 @@ class PagePool:
         return cast(list[int], found)
 
     def count_cached(self, pages: Iterable[int]) -> int:
-        """How many of some pages `take` could hand out although they have content."""
+        """How many of some pages `allocate` could hand out although they have content."""
         return sum(map(self._cached.__contains__, pages))
 
     def acquire(self, page: int) -> None:
@@ -103,7 +103,7 @@ class PagePool:
 
         `is_stale`: if it becomes a cached one, it is the first to be evicted.
         """
-        assert self._references[page] > 0, "a page is dropped as often as it was taken"
+        assert self._references[page] > 0, "a page is dropped as often as it was acquired"
         self._references[page] -= 1
         if self._references[page]:
             return

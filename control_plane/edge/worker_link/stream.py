@@ -75,7 +75,7 @@ async def _probe_each(host: str, port: int) -> PortAnswer:
 class LinkBroken(Exception):
     """A stream did not come about, or ended; the message says why.
 
-    `is_refusal`: the worker is there and refuses. `is_final`: an earlier session can not go on. `retry_seconds`: when the refusal may end.
+    `is_refusal`: the worker is there and refuses. `is_final`: an earlier session cannot go on. `retry_seconds`: when the refusal may end.
     """
 
     def __init__(self, reason: str, is_refusal: bool = False, is_final: bool = False, retry_seconds: float = math.inf) -> None:

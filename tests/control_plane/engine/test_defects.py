@@ -136,7 +136,7 @@ def test_a_lost_page_is_noticed_once_nothing_is_left_to_do():
     bench = Bench()
     bench.submit()
     bench.run()
-    bench.scheduler.replicas[0].kv._pools[0][0].take()
+    bench.scheduler.replicas[0].kv._pools[0][0].allocate()
     bench.clock.now += 1.0
     bench.engine.turn()
     assert not bench.engine.state().snapshot.healthy

@@ -28,7 +28,7 @@ _BOUNDS = {
 
 
 def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
-    """Read a worker's description out of its Welcome; raises FrameError when it can not be true."""
+    """Read a worker's description out of its Welcome; raises FrameError when it cannot be true."""
     limits = welcome.limits
     _require_between("protocol_version", welcome.protocol_version or 1, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION)
     _require_between("number of features", len(welcome.features), 0, MAX_FEATURES)

@@ -106,7 +106,7 @@ def cached_at_random(
     for spec, pool, share in zip(groups, kv._pools[0], shares, strict=True):
         for page_hash in hashes.first(spec.page_tokens, num_tokens // spec.page_tokens):
             if draw.random() < share:
-                pool.publish(page := pool.take(), page_hash)
+                pool.publish(page := pool.allocate(), page_hash)
                 pool.drop(page, 0)
     return kv, hashes
 

@@ -1,44 +1,16 @@
-"""Where a waiting sequence would run."""
+"""Selects the worker for a waiting sequence."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Replicas
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from control_plane.core.pages.page_tables import PrefixHit
-from control_plane.core.replica import Replica
+from control_plane.core.replica import SEQUENCE_WEIGHT, AdmissionTarget, Replica
 from control_plane.core.sequence import Sequence
+from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
 
-if TYPE_CHECKING:
-    from control_plane.core.step_builder import StepBuilder
 
-#: A running sequence weighs as much as so many tokens that wait to be computed.
-_SEQUENCE_WEIGHT = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A worker on which a sequence fits, and the start of it that lies there."""
-
-    replica: Replica
-    hit: PrefixHit
-    num_tokens: int  # of the sequence, to be computed there
-    cost: tuple[int, bool, int]  # tokens to be computed there before it is through; what breaks ties: a step later, pages in use
-
-    @property
-    def weight(self) -> int:
-        """What the sequence adds to the load of the worker."""
-        return self.num_tokens + _SEQUENCE_WEIGHT
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the prompt takes more than two steps of half the budget."""
-        return self.num_tokens > self.replica.max_step_tokens
-
-
-class Placement:
-    """Finds the place where the least is to be computed: what is pending there, and what its cache lacks of the sequence.
+class ReplicaSelector:
+    """Finds the worker where the least is to be computed: what is pending there, and what its cache lacks of the sequence.
 
     For a sequence that was overtaken too often it closes one worker to everybody else, the one that is likely to have the pages soonest; as
     far as numerics allow the same for all such sequences.
@@ -53,8 +25,8 @@ class Placement:
         self._closed: set[Replica] = set()
         self.num_looks = 0  # at partitions of workers in this pass
 
-    def begin(self, builders: "Mapping[Replica, StepBuilder]") -> None:
-        """Begin a pass in which some workers take a step; nobody is placed where somebody was preempted."""
+    def begin(self, builders: Mapping[Replica, StepBuilder]) -> None:
+        """Begin a pass in which some workers take a step; nobody is admitted where somebody was preempted."""
         self._builders = builders
         self.num_looks = 0
         self._closed = {replica for replica, builder in builders.items() if builder.preempted}
@@ -65,39 +37,39 @@ class Placement:
         }
 
     def is_open(self, replica: Replica) -> bool:
-        """Whether somebody may be placed on a worker."""
-        return replica.takes_sequence and replica not in self._closed
+        """Whether somebody may be admitted by a worker."""
+        return replica.accepts_sequence and replica not in self._closed
 
-    def find(self, sequence: Sequence) -> Place | None:
-        """The best place for a sequence; None when it fits nowhere."""
-        best: Place | None = None
+    def find(self, sequence: Sequence) -> AdmissionTarget | None:
+        """The best target for a sequence; None when it fits nowhere."""
+        best: AdmissionTarget | None = None
         for replica in self._eligible(sequence):
-            if not (self.is_open(replica) and replica.may_try(sequence)):
+            if not (self.is_open(replica) and replica.may_try_suspect(sequence)):
                 continue
             builder = self._builders.get(replica)
             load = replica.num_pending_tokens + self._waiting.deferred_tokens(replica)
             if builder:  # what runs in this step does not count any more, just as at those who sent theirs
                 load -= builder.num_scheduled_tokens
-            for partition, num_placed in enumerate(replica.num_placed):
+            for partition, num_running in enumerate(replica.num_running_by_partition):
                 self.num_looks += 1
-                hit = replica.find_room(sequence, partition)
+                hit = replica.find_fitting_hit(sequence, partition)
                 if hit is None:
                     continue
                 num_tokens = len(sequence.token_ids) - hit.num_tokens
-                tokens = load + _SEQUENCE_WEIGHT * num_placed * len(replica.num_placed) + num_tokens
+                tokens = load + SEQUENCE_WEIGHT * num_running * len(replica.num_running_by_partition) + num_tokens
                 cost = (tokens, builder is None, replica.kv.num_referenced(partition))
                 if best is None or cost < best.cost:
-                    best = Place(replica, hit, num_tokens, cost)
+                    best = AdmissionTarget(replica, hit, num_tokens, cost)
         return best
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a worker is closed to a suspect only because others are tried there."""
-        return any(self.is_open(replica) and not replica.may_try(sequence) for replica in self._eligible(sequence))
+        return any(self.is_open(replica) and not replica.may_try_suspect(sequence) for replica in self._eligible(sequence))
 
-    def give_way(self, sequence: Sequence) -> bool:
-        """Take a prompt that is kept for choices to come from a worker where nobody else is about to free some."""
+    def drop_shared_prompt(self, sequence: Sequence) -> bool:
+        """Drop a prompt that is kept for choices to come, on a worker where nobody else is about to free pages."""
         return any(
-            replica.give_way(partition)
+            replica.drop_shared_prompt(partition)
             for replica in self._eligible(sequence)
             if self.is_open(replica) and replica.is_idle
             for partition in range(replica.description.num_partitions)
