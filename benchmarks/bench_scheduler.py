@@ -60,7 +60,7 @@ class EchoWorker:
     """Answers each step with one token per lane; its budget lets every prompt run in one step."""
 
     def __init__(self, num_pages: int, address: str = "echo:1") -> None:
-        group = CacheGroup("all", PAGE_TOKENS, num_pages, page_bytes=1)
+        group = CacheGroup(PAGE_TOKENS, num_pages)
         self.description = WorkerDescription(
             address=address,
             incarnation="echo",

@@ -27,10 +27,8 @@ def ids(values: Iterable[int] = ()) -> "array[int]":
 class CacheGroup:
     """A set of layers whose KV shares page tables."""
 
-    name: str
     page_tokens: int
     num_pages: int  # per partition, numbered from 0, scratch pages not counted
-    page_bytes: int
     window_tokens: int | None = None  # None: every query sees all tokens before it
 
 

@@ -38,7 +38,7 @@ def describe(**changes) -> WorkerDescription:
         "max_steps_in_flight": 2,
         "lease_seconds": 10.0,
         "num_partitions": 1,
-        "cache_groups": tuple(CacheGroup(f"group{i}", size, num, 64, window) for i, (size, num, window) in enumerate(groups)),
+        "cache_groups": tuple(CacheGroup(size, num, window) for size, num, window in groups),
     }
     return WorkerDescription(**{**fields, **changes})
 

@@ -71,10 +71,8 @@ def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:
     if group.HasField("window_tokens"):
         _require_between(f"cache group {group.name!r}: window_tokens", group.window_tokens, 1, _MAX_UINT32)
     return CacheGroup(
-        name=group.name,
         page_tokens=group.page_tokens,
         num_pages=group.num_pages,
-        page_bytes=group.num_layers * group.rows_per_page * group.row_bytes,
         window_tokens=group.window_tokens if group.HasField("window_tokens") else None,
     )
 

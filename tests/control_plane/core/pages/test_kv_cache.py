@@ -10,7 +10,7 @@ from control_plane.core.step import NO_PAGE, CacheGroup
 
 
 def group(page_tokens=4, num_pages=16, window=None) -> CacheGroup:
-    return CacheGroup("g", page_tokens, num_pages, 1, window)
+    return CacheGroup(page_tokens, num_pages, window)
 
 
 def admit(kv, token_ids, num_tokens=None, partition=0):
@@ -217,7 +217,7 @@ def test_the_end_of_a_stale_sequence_is_evicted_first():
 
 @pytest.mark.parametrize("spoiled", [0, 70, 99])
 def test_audits_of_a_few_pages_find_whatever_is_wrong_in_the_end(spoiled):
-    kv = KVCacheManager([CacheGroup("a", 4, 64, 1), CacheGroup("b", 2, 100, 1)], num_partitions=2)
+    kv = KVCacheManager([CacheGroup(4, 64), CacheGroup(2, 100)], num_partitions=2)
     kv._pools[1][1]._references[spoiled] = 1
     calls = itertools.count()
     with pytest.raises(AssertionError):

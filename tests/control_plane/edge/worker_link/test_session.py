@@ -15,7 +15,7 @@ async def test_handshake_describes_the_worker(start_worker, make_registry, event
     description = (await events.expect("worker_joined")).worker.description
     assert (description.address, description.incarnation, description.epoch) == (worker.address, "incarnation-1", 1)
     assert (description.max_lanes, description.lease_seconds, description.numerics_id) == (5, 7.0, "fake")
-    assert [group.page_bytes for group in description.cache_groups] == [2 * 4 * 8] * 2
+    assert [group.page_tokens for group in description.cache_groups] == [4] * 2
 
 
 async def test_two_steps_in_flight_answer_in_order(start_worker, make_registry, events, metrics):

@@ -15,9 +15,9 @@ def _welcome() -> worker_pb2.Welcome:
     return worker_pb2.Welcome(epoch=1, incarnation="a", model_fingerprint="f", numerics_id="n", limits=limits, cache_groups=[group])
 
 
-def test_description_counts_bytes_of_a_page_over_its_layers():
+def test_description_says_what_a_group_holds():
     (group,) = describe("host:1", _welcome()).cache_groups
-    assert (group.page_bytes, group.window_tokens) == (120, None)
+    assert (group.page_tokens, group.num_pages, group.window_tokens) == (4, 8, None)
 
 
 @pytest.mark.parametrize(
