@@ -128,14 +128,12 @@ class PackedLogprobs(Sequence[TokenLogprob]):
         )
 
     def __iter__(self) -> Iterator[TokenLogprob]:
-        for first in range(0, len(self), _UNPACKED_TOKENS):
-            yield from self[first : first + _UNPACKED_TOKENS]._unpacked()
-
-    def _unpacked(self) -> Iterator[TokenLogprob]:
         count = self.num_alternatives
-        tops = list(zip(self.top_token_ids.tolist(), self.top_logprobs.tolist(), strict=True))
-        for row, (token_id, logprob) in enumerate(zip(self.token_ids, self.logprobs.tolist(), strict=True)):
-            yield TokenLogprob(token_id, logprob, tuple(tops[row * count : (row + 1) * count]))
+        for first in range(0, len(self), _UNPACKED_TOKENS):
+            part = self[first : first + _UNPACKED_TOKENS]
+            tops = list(zip(part.top_token_ids.tolist(), part.top_logprobs.tolist(), strict=True))
+            for row, (token_id, logprob) in enumerate(zip(part.token_ids, part.logprobs.tolist(), strict=True)):
+                yield TokenLogprob(token_id, logprob, tuple(tops[row * count : (row + 1) * count]))
 
 
 @dataclass(frozen=True, slots=True)

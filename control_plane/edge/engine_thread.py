@@ -64,7 +64,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._registry: WorkerRegistry | None = None
         self._turned = time.monotonic()
-        self._masks = MaskThreads(self._tell_mask_ready)
+        self._masks = MaskThreads(lambda: self._soon(lambda engine: engine.mask_ready()))
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
@@ -146,9 +146,6 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
         if self._thread.is_alive():
             _log.error("the engine does not stop", extra={"seconds": _JOIN_SECONDS})
-
-    def _tell_mask_ready(self) -> None:
-        self._soon(lambda engine: engine.mask_ready())
 
     def _soon(self, function: Callable[[Engine], object]) -> None:
         assert self._loop is not None and self._engine is not None, "the engine has not been started"

@@ -70,8 +70,11 @@ class KVCacheManager:
         """Longest cached prefix of at most `max_tokens` tokens in a partition."""
         num_tokens = max_tokens if self._prefix_caching else 0
         pools = self._pools[partition]
-        if num_tokens < self._alignment or not self._has_first_page(pools, hashes):
-            return self._misses[partition]
+        first_full = self._first_full
+        if num_tokens < self._alignment or (
+            first_full is not None and pools[first_full].find(hashes.first(self._sizes[first_full], 1)[0]) is None
+        ):
+            return self._misses[partition]  # like most
         runs: list[list[int] | None] = [None] * len(pools)  # of full groups
         for index, group in enumerate(self._groups):
             if group.window_tokens is None:
@@ -263,11 +266,6 @@ class KVCacheManager:
         """References that the live sequences have on the pages of a pool."""
         live = (pages.tables[index] for pages in self._live if pages.partition == partition)
         return Counter(page for table in live for page in table if page != NO_PAGE)
-
-    def _has_first_page(self, pools: Sequence[PagePool], hashes: PageHashes) -> bool:
-        """Whether there can be a hit at all; for most there is none."""
-        first_full = self._first_full
-        return first_full is None or pools[first_full].find(hashes.first(self._sizes[first_full], 1)[0]) is not None
 
     @staticmethod
     def _match_from_start(group: CacheGroup, pool: PagePool, hashes: PageHashes, num_tokens: int) -> list[int]:

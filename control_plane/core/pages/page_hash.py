@@ -29,7 +29,7 @@ class PageHashes:
         """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
         chain = self._chains.setdefault(page_tokens, [])
         assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
-        parent = chain[-1] if chain else self._root(page_tokens)
+        parent = chain[-1] if chain else hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()
         new = array("I", self._token_ids[len(chain) * page_tokens : num_pages * page_tokens])
         tokens, page_bytes = new.tobytes(), page_tokens * new.itemsize
         for start in range(0, len(tokens), page_bytes):
@@ -43,6 +43,3 @@ class PageHashes:
         for page_tokens, chain in other._chains.items():
             own = self._chains.setdefault(page_tokens, [])
             own.extend(chain[len(own) : num_tokens // page_tokens])
-
-    def _root(self, page_tokens: int) -> bytes:
-        return hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()

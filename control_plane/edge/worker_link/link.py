@@ -92,7 +92,11 @@ class WorkerLink:
 
     def state(self) -> LinkState:
         """Snapshot of the link."""
-        return LinkState(self.address, self._phase(), self._trouble)
+        if self._session and self._session.is_joined:
+            phase = LinkPhase.IN_SESSION if self._stream else LinkPhase.RESUMING
+        else:
+            phase = LinkPhase.REFUSED if self._is_refused else LinkPhase.CONNECTING
+        return LinkState(self.address, phase, self._trouble)
 
     def announced(self, incarnation: str) -> None:
         """The worker was heard of: cut the pause before the next dial short if it is news."""
@@ -134,11 +138,6 @@ class WorkerLink:
         elif session.is_joined:
             self._stuck = None
         session.end(reason)
-
-    def _phase(self) -> LinkPhase:
-        if self._session and self._session.is_joined:
-            return LinkPhase.IN_SESSION if self._stream else LinkPhase.RESUMING
-        return LinkPhase.REFUSED if self._is_refused else LinkPhase.CONNECTING
 
     async def _dial(self) -> tuple[FrameStream, worker_pb2.Welcome]:
         self._require_alone(self.incarnation)

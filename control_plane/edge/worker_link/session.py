@@ -136,7 +136,10 @@ class WorkerSession:
         if self._is_over or self._is_resetting:
             return
         if blame:
-            self._blame(blame)
+            try:
+                self._faults.count_wrong_result(blame)
+            except FaultBudgetSpent as verdict:
+                self._verdict = verdict
         self._sent.clear()
         self._mirror.clear()
         self._is_muted = self._is_resetting = True
@@ -241,12 +244,6 @@ class WorkerSession:
         else:
             self._faults.count_good_result()
         self._events.step_done(self, result)
-
-    def _blame(self, reason: str) -> None:
-        try:
-            self._faults.count_wrong_result(reason)
-        except FaultBudgetSpent as verdict:
-            self._verdict = verdict
 
     def _diverge(self, step_id: int, reason: str) -> None:
         _log.error("the worker's state is not ours after step %d: %s", step_id, reason, extra=self._log_fields)

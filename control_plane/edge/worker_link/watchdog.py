@@ -41,7 +41,9 @@ class Watchdog:
     @property
     def is_stalled(self) -> bool:
         """Whether the worker has had work without progress for too long."""
-        return self._stalled_seconds >= self._max_stalled_seconds
+        # A worker that stood still a moment ago (SIGSTOP, a machine that slept) reports that as its slowest unit: hence the upper limit.
+        slow_seconds = min(_SLOWEST_UNITS * self._slowest_unit_seconds, self._max_hang_seconds)
+        return self._stalled_seconds >= max(self._min_hang_seconds, slow_seconds)
 
     @property
     def tick_seconds(self) -> float:
@@ -82,11 +84,6 @@ class Watchdog:
             self._compiling_seconds += elapsed_seconds
         else:
             self._stalled_seconds += elapsed_seconds
-
-    @property
-    def _max_stalled_seconds(self) -> float:
-        # A worker that stood still a moment ago (SIGSTOP, a machine that slept) tells that as its slowest unit: hence the upper limit.
-        return max(self._min_hang_seconds, min(_SLOWEST_UNITS * self._slowest_unit_seconds, self._max_hang_seconds))
 
 
 class FaultBudgetSpent(Exception):

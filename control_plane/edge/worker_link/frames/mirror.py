@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from control_plane.core.step import LaneAdmission, Step, StepResult, WorkerDescription
+from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.results import DueLogprobs, SampledColumns, failed_result, sampled_columns, step_result
 from pypto_serving.wire.columns import U32, Ids
@@ -34,7 +34,8 @@ class LaneMirror:
         if message.error:
             return failed_result(message)
         self._apply(step)
-        self._due.run(step, failed=self._failed_lanes(message))
+        errors = ((error.lane, generation_of(error)) for error in message.lane_errors if error.lane < len(self._generations))
+        self._due.run(step, failed={lane for lane, generation in errors if self._generations[lane] == generation})
         sampled = sampled_columns(message, self._limits)
         self._append(sampled)
         if message.digest != self._digest.value:
@@ -47,18 +48,15 @@ class LaneMirror:
             self._generations[_array(step.released_lanes)] = -1
             self._due.release(step.released_lanes)
         for admission in step.admissions:
-            self._admit(admission)
+            lane, tables = admission.lane, [_array(table) for table in admission.page_tables]
+            assert self._generations[lane] < 0, f"lane {lane} is admitted while it is live"
+            self._generations[lane] = admission.generation
+            self._digest.admit(lane, admission.generation, _array(admission.token_ids), tables)
+            self._due.admit(admission)
         if step.trimmed_lanes:
             self._digest.trim(_array(step.trimmed_lanes), _array(step.trimmed_groups), _array(step.trimmed_entries))
         if step.grown_lanes:
             self._digest.grow(_array(step.grown_lanes), _array(step.grown_groups), _array(step.grown_pages))
-
-    def _admit(self, admission: LaneAdmission) -> None:
-        lane = admission.lane
-        assert self._generations[lane] < 0, f"lane {lane} is admitted while it is live"
-        self._generations[lane] = admission.generation
-        self._digest.admit(lane, admission.generation, _array(admission.token_ids), [_array(table) for table in admission.page_tables])
-        self._due.admit(admission)
 
     def _append(self, sampled: SampledColumns) -> None:
         if not len(sampled.lanes):
@@ -68,10 +66,6 @@ class LaneMirror:
             lane, generation = int(sampled.lanes[strangers[0]]), int(sampled.generations[strangers[0]])
             raise FrameError(f"lanes: lane {lane} is not live in generation {generation}")
         self._digest.append(sampled.lanes, sampled.token_ids)
-
-    def _failed_lanes(self, message: worker_pb2.StepResult) -> set[int]:
-        errors = ((error.lane, generation_of(error)) for error in message.lane_errors if error.lane < len(self._generations))
-        return {lane for lane, generation in errors if self._generations[lane] == generation}
 
 
 def _array(column: Sequence[int]) -> Ids:

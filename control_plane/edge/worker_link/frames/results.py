@@ -147,13 +147,18 @@ def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -
 def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: DueLogprobs, limits: WorkerDescription) -> StepResult:
     """Build the engine's view of the result of a step that ran; raises FrameError, also where log probabilities of `due` are missing."""
     _require_at_most("lane_errors", len(message.lane_errors), limits.max_lanes)
+    logprobs = _logprobs(message, sampled, due.num_alternatives, limits.vocab_size)
+    _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), due.prompt_spans.keys(), due.excused_lanes)
     keys = zip(sampled.lanes.tolist(), sampled.generations.tolist(), strict=True)
     return StepResult(
         step_id=message.step_id,
         tokens=dict(zip(keys, sampled.token_ids.tolist(), strict=True)),
-        logprobs=_logprobs(message, sampled, due.num_alternatives, limits.vocab_size),
-        prompt_logprobs=_prompt_chunks(message, due, limits.vocab_size),
-        lane_errors=[_lane_error(error) for error in message.lane_errors],
+        logprobs=logprobs,
+        prompt_logprobs=[_prompt_chunk(chunk, due.prompt_spans[chunk.lane], limits.vocab_size) for chunk in message.prompt_logprobs],
+        lane_errors=[
+            LaneError(error.lane, generation_of(error), error.message[:_MAX_COMPLAINT], error.nothing_to_draw)
+            for error in message.lane_errors
+        ],
         device_seconds=message.device_us / 1e6,
         idle_seconds=message.idle_us / 1e6,
     )
@@ -162,10 +167,6 @@ def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: Du
 def failed_result(message: worker_pb2.StepResult) -> StepResult:
     """Build the engine's view of the result of a step that failed as a whole."""
     return StepResult(message.step_id, error=message.error[:_MAX_COMPLAINT])
-
-
-def _lane_error(error: worker_pb2.LaneError) -> LaneError:
-    return LaneError(error.lane, generation_of(error), error.message[:_MAX_COMPLAINT], error.nothing_to_draw)
 
 
 def _require_below(field: str, column: Ids, limit: int) -> None:
@@ -204,12 +205,6 @@ def _logprobs(
         top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
         logprobs[entry.lane] = TokenLogprob(tokens[entry.lane], entry.sampled, top)
     return logprobs
-
-
-def _prompt_chunks(message: worker_pb2.StepResult, due: DueLogprobs, vocab_size: int) -> list[PromptLogprobChunk]:
-    spans = due.prompt_spans
-    _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), spans.keys(), due.excused_lanes)
-    return [_prompt_chunk(chunk, spans[chunk.lane], vocab_size) for chunk in message.prompt_logprobs]
 
 
 def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_size: int) -> PromptLogprobChunk:
