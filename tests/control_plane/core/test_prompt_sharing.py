@@ -1,4 +1,4 @@
-"""Choices of one request run on the pages of one prompt, and hold nobody up."""
+"""Choices of one request run on the pages of one prompt, and hold nobody up; driven by an engine with fake workers."""
 
 import pytest
 from fakes.engine_doubles import Bench, make_choice

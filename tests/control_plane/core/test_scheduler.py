@@ -1,4 +1,4 @@
-"""Who is admitted before whom."""
+"""Who is admitted before whom; driven by an engine with fake workers."""
 
 import pytest
 from fakes.engine_doubles import Bench

@@ -1,4 +1,4 @@
-"""What a step contains, and at whose cost."""
+"""What a step contains, and at whose cost; driven by an engine with fake workers."""
 
 import pytest
 from fakes.engine_doubles import Bench

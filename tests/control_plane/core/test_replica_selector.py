@@ -1,4 +1,4 @@
-"""Which worker runs a sequence, and what happens when it goes."""
+"""Which worker runs a sequence, and what happens when it goes; driven by an engine with fake workers."""
 
 from fakes.engine_doubles import Bench
 from fakes.engine_worker import FakeWorker, describe, solo

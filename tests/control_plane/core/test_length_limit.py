@@ -1,4 +1,4 @@
-"""How long a request may be beside workers of different sizes."""
+"""How long a request may be beside workers of different sizes; driven by an engine with fake workers."""
 
 import pytest
 from fakes.engine_doubles import Bench

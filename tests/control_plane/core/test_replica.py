@@ -1,4 +1,4 @@
-"""Requests that workers die of: they end, and nobody else ends for them."""
+"""Requests that workers die of: they end, and nobody else ends for them; driven by an engine with fake workers."""
 
 import pytest
 from fakes.engine_doubles import Bench
