@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.keys import KeyInterceptor
-from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService

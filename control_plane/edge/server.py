@@ -14,11 +14,9 @@ from control_plane.edge.access.access import Access
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import Config, exposures
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
-from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
-from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import PREFIX
-from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.service.admin_service import AdminService
 from control_plane.edge.service.admission.admission import Admission

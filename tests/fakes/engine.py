@@ -11,7 +11,7 @@ from fakes.tokenizers import EOS, byte_tokenizer
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
 from control_plane.edge.config import StreamLimits
-from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from control_plane.edge.metrics.call_recorder import CallRecorder
-from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import Series, gauge
-from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.snapshot import EngineSnapshot
 
 _PAGE_STATES = ("free", "fenced", "cached", "referenced")

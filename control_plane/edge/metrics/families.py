@@ -28,12 +28,12 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Take `count` equal values."""
+        """Count `count` equal values."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
     def observe_all(self, values: Iterable[float]) -> None:
-        """Take values."""
+        """Count values."""
         for value in values:
             self.observe(value)
 

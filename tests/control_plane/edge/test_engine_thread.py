@@ -11,8 +11,7 @@ from fakes.engine_doubles import make_request
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
-from control_plane.edge.metrics.engine_recorder import EngineRecorder
-from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions

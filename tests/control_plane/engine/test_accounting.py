@@ -6,7 +6,7 @@ import pytest
 from fakes.engine_doubles import Bench, make_choice
 from fakes.engine_worker import describe, solo
 
-from control_plane.edge.metrics.engine_recorder import EngineRecorder
+from control_plane.edge.metrics.recorders import EngineRecorder
 from control_plane.engine.ports import Failure
 
 PROMPT = (1, 2, 3)

@@ -8,11 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.edge.metrics.call_recorder import CallRecorder
 from control_plane.edge.metrics.collector import ServerCollector
-from control_plane.edge.metrics.engine_recorder import EngineRecorder
 from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram
-from control_plane.edge.metrics.link_recorder import LinkRecorder
+from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
 from control_plane.engine.stats import PassObservation

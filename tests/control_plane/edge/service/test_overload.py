@@ -10,7 +10,7 @@ import pytest
 from fakes.blocked_tokenizer import BlockedTokenizer
 from fakes.engine import FakeControlPlane, fake_control_plane, served_model
 
-from control_plane.edge.metrics.call_recorder import CallRecorder
+from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.errors import ResourceExhausted
 from control_plane.edge.service.overload import LoopLag
 from control_plane.engine.options import EngineOptions
