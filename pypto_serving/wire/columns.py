@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pypto_serving.wire.checks import FrameError
+
 U32 = np.dtype("<u4")
 F32 = np.dtype("<f4")
 
@@ -21,9 +23,9 @@ def pack_ids(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 
 
 def unpack_ids(column: bytes, field: str) -> Ids:
-    """Unpack a column of uint32 (a read-only view); raises ValueError naming `field` when the length does not fit."""
+    """Unpack a column of uint32 (a read-only view); raises FrameError naming `field` when the length does not fit."""
     if len(column) % U32.itemsize:
-        raise ValueError(f"{field}: {len(column)} bytes are not a whole number of uint32")
+        raise FrameError(f"{field}: {len(column)} bytes are not a whole number of uint32")
     return np.frombuffer(column, dtype=U32)
 
 
@@ -33,7 +35,7 @@ def pack_floats(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
 
 
 def unpack_floats(column: bytes, field: str) -> Floats:
-    """Unpack a column of float32 (a read-only view); raises ValueError naming `field` when the length does not fit."""
+    """Unpack a column of float32 (a read-only view); raises FrameError naming `field` when the length does not fit."""
     if len(column) % F32.itemsize:
-        raise ValueError(f"{field}: {len(column)} bytes are not a whole number of float32")
+        raise FrameError(f"{field}: {len(column)} bytes are not a whole number of float32")
     return np.frombuffer(column, dtype=F32)

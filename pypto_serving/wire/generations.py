@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import pack_ids, unpack_ids
 
 #: Both sides keep them as int64.
@@ -42,11 +43,11 @@ def pack_generations(generations: npt.NDArray[np.integer]) -> tuple[bytes, bytes
 
 
 def unpack_generations(low: bytes, high: bytes) -> Generations:
-    """Both columns joined; raises ValueError when they are no columns, or differ in length though neither is empty."""
+    """Both columns joined; raises FrameError when they are no columns, or differ in length though neither is empty."""
     generations = unpack_ids(low, "generations").astype(np.int64)
     if high:
         upper = unpack_ids(high, "generations_high").astype(np.int64)
         if len(upper) != len(generations):
-            raise ValueError(f"generations and generations_high have {len(generations)} and {len(upper)} entries")
+            raise FrameError(f"generations and generations_high have {len(generations)} and {len(upper)} entries")
         generations |= upper << 32
     return generations

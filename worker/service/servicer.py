@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from pypto_serving.wire.checks import is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
-from pypto_serving.wire.unknown_frames import is_unknown_kind
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone

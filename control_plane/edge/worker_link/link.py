@@ -10,13 +10,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.requests import farewell_frame, heartbeat_frame
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
 from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
 from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.contract import FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.core.step import Step, WorkerDescription
-from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
 from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
 from control_plane.engine.ports import WorkerEvents
-from pypto_serving.wire.unknown_frames import is_unknown_kind
+from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.worker.v1 import worker_pb2
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 
 from control_plane.edge.worker_link.channel import open_channel
-from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.options import LinkOptions
 from pypto_serving.process.address import split_address
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.contract import RETRY_AFTER_MS
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 

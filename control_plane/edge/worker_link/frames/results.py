@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-import numpy as np
-
 from control_plane.core.step import (
     LaneAdmission,
     LaneError,
@@ -16,7 +14,7 @@ from control_plane.core.step import (
     TokenLogprob,
     WorkerDescription,
 )
-from control_plane.edge.worker_link.frames.frame_error import FrameError
+from pypto_serving.wire.checks import FrameError, check_below, check_distinct, check_equal_lengths, check_finite, check_range
 from pypto_serving.wire.columns import Floats, Ids, unpack_floats, unpack_ids
 from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
 from pypto_serving.worker.v1 import worker_pb2
@@ -128,25 +126,20 @@ class SampledColumns:
 
 def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -> SampledColumns:
     """Unpack the columns of a result; raises FrameError when they do not fit each other or the worker's limits."""
-    try:
-        lanes = unpack_ids(message.lanes, "lanes")
-        generations = unpack_generations(message.generations, message.generations_high)
-        token_ids = unpack_ids(message.token_ids, "token_ids")
-    except ValueError as error:
-        raise FrameError(str(error)) from error
-    if not len(lanes) == len(generations) == len(token_ids):
-        raise FrameError(f"lanes, generations and token_ids have {len(lanes)}, {len(generations)} and {len(token_ids)} entries")
-    _require_at_most("lanes", len(lanes), limits.max_lanes)
-    _require_below("lanes", lanes, limits.max_lanes)
-    _require_below("token_ids", token_ids, limits.vocab_size)
-    if len(set(lanes.tolist())) != len(lanes):
-        raise FrameError("lanes: a lane occurs twice")
+    lanes = unpack_ids(message.lanes, "lanes")
+    generations = unpack_generations(message.generations, message.generations_high)
+    token_ids = unpack_ids(message.token_ids, "token_ids")
+    check_equal_lengths({"lanes": lanes, "generations": generations, "token_ids": token_ids})
+    check_range("lanes (number)", len(lanes), 0, limits.max_lanes)
+    check_below("lanes", lanes, limits.max_lanes)
+    check_below("token_ids", token_ids, limits.vocab_size)
+    check_distinct("lanes", lanes)
     return SampledColumns(lanes, generations, token_ids)
 
 
 def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: DueLogprobs, limits: WorkerDescription) -> StepResult:
     """Build the engine's view of the result of a step that ran; raises FrameError, also where log probabilities of `due` are missing."""
-    _require_at_most("lane_errors", len(message.lane_errors), limits.max_lanes)
+    check_range("lane_errors (number)", len(message.lane_errors), 0, limits.max_lanes)
     logprobs = _logprobs(message, sampled, due.num_alternatives, limits.vocab_size)
     _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), due.prompt_spans.keys(), due.excused_lanes)
     keys = zip(sampled.lanes.tolist(), sampled.generations.tolist(), strict=True)
@@ -167,16 +160,6 @@ def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: Du
 def failed_result(message: worker_pb2.StepResult) -> StepResult:
     """Build the engine's view of the result of a step that failed as a whole."""
     return StepResult(message.step_id, error=message.error[:_MAX_COMPLAINT])
-
-
-def _require_below(field: str, column: Ids, limit: int) -> None:
-    if len(column) and int(column.max()) >= limit:
-        raise FrameError(f"{field}: {column.max()} is not below {limit}")
-
-
-def _require_at_most(field: str, count: int, limit: int) -> None:
-    if count > limit:
-        raise FrameError(f"{field}: {count} entries, limit {limit}")
 
 
 def _require_lanes(field: str, lanes: Iterable[int], due: Set[int], excused: Set[int] = frozenset()) -> None:
@@ -224,15 +207,11 @@ def _alternatives(entry: worker_pb2.TokenLogprobs | worker_pb2.PromptTokenLogpro
     if not len(entry.top_token_ids) == len(entry.top_logprobs) == 4 * count:
         raise FrameError(f"alternatives: {len(entry.top_token_ids)} and {len(entry.top_logprobs)} bytes, {4 * count} each are due")
     ids = unpack_ids(entry.top_token_ids, "top_token_ids")
-    _require_below("top_token_ids", ids, vocab_size)
+    check_below("top_token_ids", ids, vocab_size)
     return ids, _floats(entry.top_logprobs, "top_logprobs")
 
 
 def _floats(column: bytes, field: str) -> Floats:
-    try:
-        values = unpack_floats(column, field)
-    except ValueError as error:
-        raise FrameError(str(error)) from error
-    if not np.isfinite(values).all():
-        raise FrameError(f"{field}: {values[~np.isfinite(values)][0]} is not finite")
+    values = unpack_floats(column, field)
+    check_finite(field, values)
     return values

@@ -1,12 +1,11 @@
-"""What a worker says of itself, checked: a worker that is beside itself must not take the control plane down."""
+"""The description of a worker, read out of its Welcome and checked: nonsense in it must not take the control plane down."""
 
 from control_plane.core.step import CacheGroup, WorkerDescription
-from control_plane.edge.worker_link.frames.frame_error import FrameError
+from pypto_serving.wire.checks import check_name, check_range
 from pypto_serving.wire.contract import (
     MAX_CACHE_GROUPS,
     MAX_FEATURES,
     MAX_LANES,
-    MAX_NAME_LENGTH,
     MAX_PAGES,
     MAX_VOCAB_SIZE,
     MIN_LEASE_SECONDS,
@@ -30,16 +29,16 @@ _BOUNDS = {
 def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
     """Read a worker's description out of its Welcome; raises FrameError when it cannot be true."""
     limits = welcome.limits
-    _require_between("protocol_version", welcome.protocol_version or 1, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION)
-    _require_between("number of features", len(welcome.features), 0, MAX_FEATURES)
+    check_range("protocol_version", welcome.protocol_version or 1, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION)
+    check_range("number of features", len(welcome.features), 0, MAX_FEATURES)
     for field, (low, high) in _BOUNDS.items():
-        _require_between(f"limits.{field}", getattr(limits, field), low, high)
-    _require_between("epoch", welcome.epoch, 1, 2**64 - 1)
-    _require_between("number of cache_groups", len(welcome.cache_groups), 1, MAX_CACHE_GROUPS)
+        check_range(f"limits.{field}", getattr(limits, field), low, high)
+    check_range("epoch", welcome.epoch, 1, 2**64 - 1)
+    check_range("number of cache_groups", len(welcome.cache_groups), 1, MAX_CACHE_GROUPS)
     for field in ("incarnation", "model_fingerprint", "numerics_id"):
-        _require_name(field, getattr(welcome, field))
+        check_name(field, getattr(welcome, field))
     if welcome.weights_digest:
-        _require_name("weights_digest", welcome.weights_digest)
+        check_name("weights_digest", welcome.weights_digest)
     groups = tuple(_cache_group(group) for group in welcome.cache_groups)
     description = WorkerDescription(
         address=address,
@@ -55,7 +54,7 @@ def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
         num_partitions=limits.num_partitions,
         cache_groups=groups,
     )
-    _require_between("number of pages", num_pages_of(description), 1, MAX_PAGES)
+    check_range("number of pages", num_pages_of(description), 1, MAX_PAGES)
     return description
 
 
@@ -65,23 +64,13 @@ def num_pages_of(worker: WorkerDescription) -> int:
 
 
 def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:
-    _require_name("cache group", group.name)
+    check_name("cache group", group.name)
     for field in ("num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages"):
-        _require_between(f"cache group {group.name!r}: {field}", getattr(group, field), 1, _MAX_UINT32)
+        check_range(f"cache group {group.name!r}: {field}", getattr(group, field), 1, _MAX_UINT32)
     if group.HasField("window_tokens"):
-        _require_between(f"cache group {group.name!r}: window_tokens", group.window_tokens, 1, _MAX_UINT32)
+        check_range(f"cache group {group.name!r}: window_tokens", group.window_tokens, 1, _MAX_UINT32)
     return CacheGroup(
         page_tokens=group.page_tokens,
         num_pages=group.num_pages,
         window_tokens=group.window_tokens if group.HasField("window_tokens") else None,
     )
-
-
-def _require_between(field: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise FrameError(f"{field} is {value}, must be from {low} to {high}")
-
-
-def _require_name(field: str, name: str) -> None:
-    if not (0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()):
-        raise FrameError(f"{field} is {name[:MAX_NAME_LENGTH]!r}, must be 1 to {MAX_NAME_LENGTH} printable characters")

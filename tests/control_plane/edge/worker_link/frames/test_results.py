@@ -7,10 +7,10 @@ from fakes.worker_lanes import FakeLanes, count_up
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneError, PackedLogprobs, Step, TokenLogprob
-from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
 from control_plane.edge.worker_link.frames.requests import step_frame
 from control_plane.edge.worker_link.frames.results import DueLogprobs, PromptSpan
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
@@ -70,15 +70,15 @@ def test_lane_errors_say_whose_fault_they_are():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"lanes": [0]}, "1, 2 and 2 entries"),
+        ({"lanes": [0]}, "lanes 1, generations 2, token_ids 2"),
         ({"lanes": [0, 4]}, "lanes: 4 is not below 4"),
         ({"lanes": [1, 1]}, "twice"),
         ({"generations": [1, 5]}, "lane 1 is not live in generation 5"),
         ({"token_ids": [7, 10]}, "token_ids: 10 is not below 10"),
         ({"lanes": b"\x00"}, "lanes: 1 bytes"),
-        ({"lanes": [0, 1, 2, 3, 4], "generations": [1] * 5, "token_ids": [1] * 5}, "lanes: 5 entries, limit 4"),
+        ({"lanes": [0, 1, 2, 3, 4], "generations": [1] * 5, "token_ids": [1] * 5}, r"lanes \(number\) is 5, must be from 0 to 4"),
         ({"digest": 5}, "the digests differ"),
-        ({"lane_errors": [worker_pb2.LaneError()] * 5}, "lane_errors: 5 entries, limit 4"),
+        ({"lane_errors": [worker_pb2.LaneError()] * 5}, r"lane_errors \(number\) is 5, must be from 0 to 4"),
         ({"logprobs": []}, "logprobs: missing for lane 1"),
         ({"logprobs": [_logprobs(lane=0)]}, "logprobs: nothing is due of lane 0"),
         ({"logprobs": [_logprobs()] * 2}, "logprobs: nothing is due of lane 1"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from control_plane.edge.worker_link.frames.frame_error import FrameError
 from control_plane.edge.worker_link.frames.welcome import describe
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.worker.v1 import worker_pb2
 
 
