@@ -1,4 +1,4 @@
-"""What restricts the output of a sequence, in the core's eyes."""
+"""What the core needs of a constraint on the output of a sequence."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ class ConstraintViolated(ValueError):
 
 
 class ConstraintExhausted(Exception):
-    """What may come next cannot be said, as the constraint asks for too much; the message says of what."""
+    """The next mask cannot be computed: the constraint asks for too much; the message says of what."""
 
 
 class Constraint(Protocol):
@@ -19,7 +19,7 @@ class Constraint(Protocol):
         """Whether `mask` can answer at once; the engine is woken when it can."""
 
     def push(self, token_id: int) -> None:
-        """Take the next generated token; raises ConstraintViolated, or lets the next mask do so."""
+        """Advance by the next generated token; raises ConstraintViolated, or lets the next mask do so."""
 
     def mask(self) -> bytes:
         """What may come next: one bit per token id, lowest bit first, ceil(vocab_size / 8) bytes; a set bit allows the token.

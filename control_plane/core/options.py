@@ -1,4 +1,4 @@
-"""Settings of the scheduler."""
+"""Options of the scheduler."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One worker in the core's eyes."""
+"""The scheduler's books on one worker in session."""
 
 import bisect
 import math

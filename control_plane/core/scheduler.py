@@ -67,7 +67,7 @@ class Scheduler:
     # Workers
 
     def add_replica(self, description: WorkerDescription, now: float) -> Replica:
-        """Take a worker in."""
+        """Begin to schedule for a worker."""
         replica = Replica(description, self.options)
         self.replicas.append(replica)
         self.numerics_seen.add(description.numerics_id)
@@ -88,7 +88,7 @@ class Scheduler:
         return exhausted
 
     def reset_replica(self, replica: Replica, now: float, counts: bool = False) -> list[Sequence]:
-        """Forget what a worker holds, because it is told to forget it; nothing is sent to it until `reset_done`.
+        """Forget what a worker holds, which is told to forget it too; nothing is sent to it until `reset_done`.
 
         Its sequences are admitted again. `counts`: it failed under them, which counts like a loss; returns those that have lost too many
         and are to be finished.
@@ -216,7 +216,7 @@ class Scheduler:
             replica.check_integrity()
 
     def audit(self) -> None:
-        """Assert it of some pages of one worker, of others in each call: for a loop that has other things to do."""
+        """Assert it of some pages of one worker, of others in each call, so that none takes long."""
         if self.replicas:
             self._num_audits += 1
             self.replicas[self._num_audits % len(self.replicas)].kv.audit(_AUDITED_PAGES)

@@ -35,7 +35,7 @@ class SiblingGroup:
         return not self.is_open and sequence in self._siblings
 
     def join(self, sequence: "Sequence") -> None:
-        """Take in a sequence that is to wait; a leader that waits again still leads."""
+        """Add a sequence that is to wait; a leader that waits again still leads."""
         if self.is_open or sequence is self.leader:
             return
         if self.leader is None:
@@ -54,7 +54,7 @@ class SiblingGroup:
         self._forget(sequence)
 
     def leave(self, sequence: "Sequence") -> "Sequence | None":
-        """Take a sequence out; returns the next leader if it was the leader of a closed group."""
+        """Remove a sequence; returns the next leader if it was the leader of a closed group."""
         self._forget(sequence)
         if sequence is not self.leader:
             return None

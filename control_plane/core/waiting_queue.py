@@ -86,7 +86,7 @@ class WaitingQueue:
 
     @property
     def numerics_ids(self) -> set[str | None]:
-        """Under which somebody waits."""
+        """Numerics ids of the sequences that wait; None: of those that may run under any."""
         return {numerics_id for numerics_id, _ in self._buckets}
 
     def has_worker(self, numerics_id: str | None) -> bool:
@@ -107,7 +107,7 @@ class WaitingQueue:
             insort(self._candidates, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        """Stop waiting."""
+        """Let a sequence wait no longer."""
         key = self._key(sequence)
         bucket = self._buckets[key]
         del bucket.entered[sequence]

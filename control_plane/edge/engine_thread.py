@@ -38,7 +38,7 @@ _SNAPSHOT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class EngineThreadOptions:
-    """What the thread runs."""
+    """Options of the engine, its links, and the port for announcements."""
 
     scheduler: SchedulerOptions
     engine: EngineOptions

@@ -141,7 +141,7 @@ class Engine:
         self._stats.refresh_snapshot(now, self._healthy)
 
     def _guard(self, call: Callable[[], None]) -> None:
-        """Let no failure of whom we call stop the loop."""
+        """Call a listener, whose failure is not to stop the loop."""
         try:
             call()
         except Exception:
@@ -165,7 +165,7 @@ class Engine:
     # Requests
 
     def submit(self, request: GenerationRequest) -> None:
-        """Take a request. Refusals arrive as RequestFailed at the sink, like every other outcome."""
+        """Accept a request or refuse it. Refusals arrive as RequestFailed at the sink, like every other outcome."""
         self._stats.observed.requests_received += 1
         with self._recovering():
             self._requests.end_replaced(request)

@@ -59,7 +59,7 @@ class LiveRequests:
             self.fail(live, Failure.CANCELLED, "request taken over by a resume")
 
     def submit(self, spec: GenerationRequest, now: float) -> None:
-        """Take a request in, or refuse it."""
+        """Accept a request, or refuse it."""
         refusal = self._refusal(spec, now)
         if refusal:
             self._emit_failure(refusal)
@@ -182,7 +182,7 @@ class LiveRequests:
                 self.fail(live, Failure.UNAVAILABLE, "server is draining")
 
     def fail_too_long(self) -> None:
-        """End what was taken in before the limit was known and does not fit it."""
+        """End what was accepted before the limit was known and does not fit it."""
         for live in list(self._requests.values()):
             if too_long := self._too_long(live.spec):
                 self.fail(live, *too_long)

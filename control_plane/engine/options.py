@@ -1,11 +1,11 @@
-"""Settings of the engine."""
+"""Options of the engine."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Settings of the loop; those of scheduling are in `control_plane.core.options`."""
+    """Options of the loop; those of scheduling are in `control_plane.core.options`."""
 
     max_queued_requests: int = 10_000
     max_queued_tokens: int = 10_000_000  # known tokens of sequences that wait, the newcomer's included

@@ -1,4 +1,4 @@
-"""Seams of the engine: what it needs of a worker and of text, and what it hands out."""
+"""Interfaces of the engine: what it needs of a worker and of text, and what it hands out."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ class TextStream(Protocol):
         """The stop string that the text contains; from then on nothing may be pushed."""
 
     def push(self, token_id: int) -> str:
-        """Take one more generated token; returns the text that may be shown now (often empty)."""
+        """Append a generated token; returns the text that may be shown now (often empty)."""
 
     def finish(self) -> str:
         """Return the text still held back; an unfinished character becomes U+FFFD."""
@@ -190,4 +190,4 @@ class OutputSink(Protocol):
     """Where the engine's output goes."""
 
     def publish(self, outputs: Sequence[Output]) -> None:
-        """Take all output of one pass of the loop; called on the engine's event loop, must not block."""
+        """Deliver all output of one pass of the loop; called on the engine's event loop, must not block."""

@@ -44,7 +44,7 @@ class StateDigest:
         return int(self._total)
 
     def admit(self, lane: int, generation: int, token_ids: Ids, page_tables: Sequence[Ids]) -> None:
-        """Take in a lane with its known tokens and one page table per cache group."""
+        """Add a lane with its known tokens and one page table per cache group."""
         high, low = generation >> 32, generation & 0xFFFFFFFF
         self._keys[lane] = _mix(_pair([lane], [low]) ^ _mix(np.array([high], dtype=np.uint64)))[0]  # _mix(0) is 0
         self._sums[lane] = self._num_tokens[lane] = 0
@@ -70,7 +70,7 @@ class StateDigest:
         np.add.at(self._num_pages, (lanes, groups), np.uint64(1))
 
     def trim(self, lanes: Ids, groups: Ids, num_entries: Ids) -> None:
-        """Note that the first `num_entries[i]` entries of the table (`lanes[i]`, `groups[i]`) are -1 now."""
+        """Note that the first `num_entries[i]` entries of the table (`lanes[i]`, `groups[i]`) are NO_PAGE now."""
         self._add(lanes, _TRIM, groups, num_entries)
 
     def release(self, lanes: Ids) -> None:

@@ -1,4 +1,4 @@
-"""Generations of lanes: 64 bits, of which messages and columns carry the upper 32 in fields of their own, absent while they are zero."""
+"""Generations of lanes are 64 bits, of which messages and columns carry the upper 32 in fields of their own, absent while they are zero."""
 
 from typing import Protocol
 

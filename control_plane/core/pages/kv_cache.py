@@ -242,7 +242,7 @@ class KVCacheManager:
         return sum(pool.forget_cached() for pools in self._pools for pool in pools)
 
     def check_integrity(self) -> None:
-        """Assert rule 1's conservation: free + fenced + cached + referenced = all, and every reference is a live sequence's."""
+        """Assert that no page is lost: free + fenced + cached + referenced = all, and every reference is a live sequence's."""
         for partition, pools in enumerate(self._pools):
             for index, pool in enumerate(pools):
                 pool.check_integrity(self._references(partition, index))

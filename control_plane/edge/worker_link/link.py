@@ -36,7 +36,7 @@ class LinkPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What can be seen of a link."""
+    """A link as operators see it."""
 
     address: str
     phase: LinkPhase

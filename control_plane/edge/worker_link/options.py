@@ -1,4 +1,4 @@
-"""How workers are dialled and watched."""
+"""Options of the links: how workers are dialled and watched."""
 
 import random
 from dataclasses import dataclass, field

@@ -57,7 +57,7 @@ class LinkMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """Whom a link and its session tell what happens, and where they read the time."""
+    """Where a link and its session report what happens, and the clock that they read."""
 
     events: WorkerEvents
     metrics: LinkMetrics
@@ -115,7 +115,7 @@ class WorkerSession:
 
     @property
     def watchdog(self) -> Watchdog:
-        """Whether the worker still moves."""
+        """The watchdog that hears of every frame."""
         return self._watchdog
 
     def submit(self, step: Step) -> None:
@@ -161,7 +161,7 @@ class WorkerSession:
         return welcome.resumed and self._acked_step_id <= welcome.last_step_id <= self._sent_step_id
 
     def resume(self, sink: FrameSink, welcome: worker_pb2.Welcome) -> None:
-        """Go on over a new stream: send again what the worker has not taken in."""
+        """Go on over a new stream: send again what the worker has not received."""
         self._sink = sink
         self._watchdog.heard()
         self._metrics.session_resumed(self._description.address)
