@@ -22,6 +22,8 @@ from control_plane.engine.stats import EngineStats
 
 _log = logging.getLogger(__name__)
 
+_DRAINING = "the server is draining and runs nothing new: send the request to another one"
+
 #: Numerics ids that no worker had yet and that requests may wait for at the same time.
 _MAX_UNSEEN = 16
 
@@ -86,9 +88,10 @@ class LiveRequests:
 
     def _refusal(self, spec: GenerationRequest, now: float) -> RequestFailed | None:
         if spec.request_id in self._requests:
-            return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, f"request_id {spec.request_id!r} is live")
+            message = f"request_id {spec.request_id!r} is live: choose another one, or resume the request with its key"
+            return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, message)
         if self.draining:
-            return RequestFailed(spec.request_id, Failure.UNAVAILABLE, "server is draining")
+            return RequestFailed(spec.request_id, Failure.UNAVAILABLE, _DRAINING)
         if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, *too_long)
         if numerics_id := self._limits.unseen_numerics(spec, now):
@@ -179,7 +182,7 @@ class LiveRequests:
         self.draining = True
         for live in list(self._requests.values()):
             if all(choice.sequence.num_admissions == 0 for choice in live.open):
-                self.fail(live, Failure.UNAVAILABLE, "server is draining")
+                self.fail(live, Failure.UNAVAILABLE, _DRAINING)
 
     def fail_too_long(self) -> None:
         """End what was accepted before the limit was known and does not fit it."""
