@@ -13,7 +13,7 @@ from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.overload import LoopLag
-from control_plane.edge.service.readiness import EngineSigns, Readiness
+from control_plane.edge.service.readiness import EngineView, Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.health import HEALTH, HealthService
@@ -61,9 +61,9 @@ class ClientServer:
         self._access = access
         self._health = HealthService()
         self._readiness: Readiness | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._updating: asyncio.Task[None] | None = None
 
-    async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineSigns, lag: LoopLag) -> None:
+    async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineView, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
         readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
@@ -71,7 +71,7 @@ class ClientServer:
         if self._access.reflection:
             enable_reflection(self._server, _INFERENCE.full_name, HEALTH)
         await self._server.start()
-        self._following = asyncio.create_task(readiness.follow(engine, lag.observe))
+        self._updating = asyncio.create_task(readiness.keep_updated(engine, lag.observe))
 
     def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
@@ -82,8 +82,8 @@ class ClientServer:
         """Stop serving; calls get `grace_seconds` to end."""
         self.drain()
         await self._server.stop(grace_seconds)
-        if self._following:
-            self._following.cancel()
+        if self._updating:
+            self._updating.cancel()
 
 
 class AdminServer:

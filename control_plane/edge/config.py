@@ -13,20 +13,9 @@ from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback
 from pypto_serving.process.options import add_log_options, argument_parser, require_flags
 
-
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """Bounds between the engine and clients. More holds a request; half of it lets it go on."""
-
-    max_unwritten_tokens: int = 4096  # of one stream
-    max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
-    max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
-    slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request
-
-
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
-_STREAMS = StreamLimits()
+
 _SAMPLING_FLAGS = {
     "temperature": float,
     "top_p": float,
@@ -36,6 +25,19 @@ _SAMPLING_FLAGS = {
     "presence_penalty": float,
     "frequency_penalty": float,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Bounds between the engine and clients. More holds a request; half of it lets it go on."""
+
+    max_unwritten_tokens: int = 4096  # of one stream
+    max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
+    max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
+    slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request
+
+
+_STREAMS = StreamOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Config:
     takeover: bool
     hang_seconds: float
     drain_seconds: float
-    streams: StreamLimits
+    streams: StreamOptions
     scheduler: SchedulerOptions
     engine: EngineOptions
     log_format: str
@@ -72,7 +74,7 @@ def read_config(arguments: Sequence[str]) -> Config:
     _add_model_options(parser.add_argument_group("model"))
     _add_network_options(parser.add_argument_group("network"))
     add_access_options(parser.add_argument_group("access"))
-    _add_patience_options(parser.add_argument_group("patience"))
+    _add_timeout_options(parser.add_argument_group("timeouts"))
     _add_scheduling_options(parser.add_argument_group("scheduling"))
     add_log_options(parser.add_argument_group("log"))
     values = parser.parse_args(arguments)
@@ -110,7 +112,7 @@ def _add_network_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--takeover", action="store_true", help="take workers over although another control plane's lease still runs")
 
 
-def _add_patience_options(parser: argparse._ActionsContainer) -> None:
+def _add_timeout_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
     )
@@ -155,7 +157,7 @@ def _add_scheduling_options(parser: argparse._ActionsContainer) -> None:
 
 
 def _check_admin(parser: argparse.ArgumentParser, values: argparse.Namespace) -> None:
-    """Whoever locks one door wants no other one open."""
+    """End with exit code 2 where the admin service would be less protected than the clients' port, or open to other machines."""
     require_flags(parser, values, "--admin-key-file", "--admin-port")
     if values.admin_port is not None and values.api_keys_file is not None and values.admin_key_file is None:
         parser.error("--admin-port beside --api-keys-file needs --admin-key-file")
@@ -182,7 +184,7 @@ def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
         takeover=values.takeover,
         hang_seconds=values.hang_seconds,
         drain_seconds=values.drain_seconds,
-        streams=StreamLimits(slow_reader_seconds=values.slow_reader_seconds),
+        streams=StreamOptions(slow_reader_seconds=values.slow_reader_seconds),
         scheduler=SchedulerOptions(
             max_sequences=values.max_num_seqs,
             max_step_tokens=values.max_step_tokens,
@@ -199,7 +201,7 @@ def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
 
 
 def exposures(config: Config) -> list[str]:
-    """One sentence for each door that has no lock; none for a server that only its own machine reaches."""
+    """One sentence for each thing that strangers may do or read; none for a server that only its own machine reaches."""
     if is_loopback(config.host):
         return []
     access, found = config.access, []

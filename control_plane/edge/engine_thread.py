@@ -101,7 +101,7 @@ class EngineThread:
         return await asyncio.wrap_future(listening)
 
     def submit(self, request: GenerationRequest) -> None:
-        request = self._masks.take(request)
+        request = self._masks.attach(request)
         self._soon(lambda engine: engine.submit(request))
 
     def end(self, request_id: str, failure: Failure, message: str) -> None:

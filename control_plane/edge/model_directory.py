@@ -19,6 +19,13 @@ from pypto_serving.wire.fingerprint import fingerprint_model
 #: Of models whose config does not say plainly how far they reach.
 UNKNOWN_MAX_POSITIONS = 1 << 20
 
+_log = logging.getLogger(__name__)
+
+_MAX_SHOWN = 80  # characters of a value
+
+#: What holds when the config and the tokenizer name different tokens for a role.
+_PRECEDENCE = {"bos": "texts begin as the tokenizer says", "eos": "each of them ends an answer"}
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -35,14 +42,6 @@ class ServedModel:
     max_positions: int = UNKNOWN_MAX_POSITIONS  # no request has more tokens, whatever workers say later
 
 
-_log = logging.getLogger(__name__)
-
-_MAX_SHOWN = 80  # characters of a value
-
-#: What holds when the config and the tokenizer name different tokens for a role.
-_PRECEDENCE = {"bos": "texts begin as the tokenizer says", "eos": "each of them ends an answer"}
-
-
 def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str, float], template_file: Path | None) -> ServedModel:
     """Read the model in `directory`; raises StartUpError with one line that names the file and what is wrong with it.
 
@@ -56,7 +55,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     files = read_tokenizer_files(directory)
     tokenizer, special_tokens = files.tokenizer, files.special_tokens
     vocab_size = _positive(directory / "config.json", config, "vocab_size")
-    _warn_of_strange_tokens(directory, (config, generation), special_tokens, tokenizer)
+    _warn_of_unknown_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
         name=name or _name_of(directory),
         architecture=_architecture(directory / "config.json", config),
@@ -116,7 +115,7 @@ def _ids(config: Json, role: str) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _warn_of_strange_tokens(directory: Path, configs: Sequence[Json], special_tokens: Mapping[str, str], tokenizer: Tokenizer) -> None:
+def _warn_of_unknown_tokens(directory: Path, configs: Sequence[Json], special_tokens: Mapping[str, str], tokenizer: Tokenizer) -> None:
     """A tokenizer whose first or last token the config does not know may belong to another model."""
     for role, rule in _PRECEDENCE.items():
         token_id = tokenizer.id_of(special_tokens.get(f"{role}_token", ""))

@@ -23,8 +23,8 @@ from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.prompt import PromptEncoder
 from control_plane.edge.service.admission.resume import Replayer
-from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.overload import Intake, LoopLag
+from control_plane.edge.service.inference_service import InferenceService, ServerDescription
+from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.options import LinkOptions
 from pypto_serving.process.metrics_endpoint import serve_metrics
@@ -34,7 +34,7 @@ from pypto_serving.process.version import version
 _log = logging.getLogger(__name__)
 
 _IDLE_POLL_SECONDS = 0.02
-_FIRST_LOOK_SECONDS = 0.1  # for calls that have arrived, of which gRPC would drop those that no handler has
+_FIRST_POLL_SECONDS = 0.1  # for calls that have arrived, of which gRPC would drop those that no handler has
 _LAST_WRITES_SECONDS = 0.5  # for calls that have ended to hand their status over
 
 
@@ -53,7 +53,7 @@ class ControlPlane:
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 
     async def run(self) -> int:
-        """Serve until told to stop; returns the exit code. Raises StartUpError when it can not start."""
+        """Serve until a stop is requested; returns the exit code. Raises StartUpError when it cannot start."""
         started_at = time.monotonic()
         config = self._config
         async with AsyncExitStack() as cleanup:
@@ -71,9 +71,9 @@ class ControlPlane:
             cleanup.callback(encoder.close)
             replayer = Replayer()
             cleanup.callback(replayer.close)
-            intake = Intake(config.engine, lambda: engine.snapshot, self._lag)
+            load = LoadShedder(config.engine, lambda: engine.snapshot, self._lag)
             admission = Admission(model, encoder, replayer, self._context_limit, config.access.priorities)
-            service = InferenceService(model, encoder, intake, admission, live, self._facts(engine))
+            service = InferenceService(model, encoder, load, admission, live, self._description(engine))
             await server.start(service, self._context_limit, engine, self._lag)
             if config.admin_port is not None:
                 ports["admin"] = await self._start_admin(
@@ -99,10 +99,10 @@ class ControlPlane:
         return admin.port
 
     async def _serve(self, server: ClientServer, engine: EngineThread, live: RequestStreams) -> int:
-        told_to_stop = asyncio.create_task(self._stop.drain.wait())
-        ends: set[asyncio.Future[Any]] = {told_to_stop, engine.failed}
+        stop_requested = asyncio.create_task(self._stop.drain.wait())
+        ends: set[asyncio.Future[Any]] = {stop_requested, engine.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        told_to_stop.cancel()
+        stop_requested.cancel()
         server.drain()
         self._context_limit.close()
         live.close()
@@ -117,7 +117,7 @@ class ControlPlane:
         engine.drain()
         deadline = time.monotonic() + self._config.drain_seconds
         if not self._stop.at_once.is_set():
-            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+            await asyncio.sleep(_FIRST_POLL_SECONDS)
         while len(live) and not (engine.failed.done() or self._stop.at_once.is_set() or time.monotonic() >= deadline):
             await asyncio.sleep(_IDLE_POLL_SECONDS)
         if len(live):
@@ -147,8 +147,8 @@ class ControlPlane:
         registry.register(ServerCollector(recorders, engine.take_snapshot, num_held_back, num_unwritten))
         return registry
 
-    def _facts(self, engine: EngineThread) -> ServerFacts:
-        return ServerFacts(
+    def _description(self, engine: EngineThread) -> ServerDescription:
+        return ServerDescription(
             version=version(),
             instance_id=self._instance_id,
             max_queued_requests=self._config.engine.max_queued_requests,
@@ -158,7 +158,7 @@ class ControlPlane:
 
 
 async def run_control_plane(config: Config) -> int:
-    """Serve until a signal comes; returns the exit code. Raises StartUpError when the control plane can not start."""
+    """Serve until a signal comes; returns the exit code. Raises StartUpError when the control plane cannot start."""
     stop = StopRequests()
     stop.listen()
     return await ControlPlane(config, stop).run()

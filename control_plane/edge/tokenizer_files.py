@@ -1,7 +1,7 @@
 """The tokenizer of a model directory: tokenizer.json, and what older files beside it add to it, as transformers reads them."""
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.process.start_up import StartUpError
 
 Json = dict[str, Any]
+
+_CONFIG = "tokenizer_config.json"
+_OPTIONS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
 def read_text(path: Path) -> str:
@@ -40,10 +43,6 @@ def read_json(path: Path, required: bool = True) -> Json:
     return content
 
 
-_CONFIG = "tokenizer_config.json"
-_OPTIONS = ("lstrip", "normalized", "rstrip", "single_word", "special")
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """A tokenizer, and what its files say of it."""
@@ -65,9 +64,11 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     special = [value for value in (*named.values(), *(further if isinstance(further, list) else ())) if _text(value) is not None]
     try:
         if is_old:
-            listed = _old_tokens(read_json(directory / "added_tokens.json", required=False), {_text(value) for value in special})
+            ids, special_texts = read_json(directory / "added_tokens.json", required=False), {_text(value) for value in special}
+            listed = [_token(text, special=text in special_texts) for text in sorted(ids, key=ids.__getitem__)]
         else:
-            listed = _listed_tokens(config["added_tokens_decoder"])
+            by_id = sorted(config["added_tokens_decoder"].items(), key=lambda entry: int(entry[0]))
+            listed = [_token(value) for _, value in by_id]
         _add(inner, listed, special)
     except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise StartUpError(f"{directory}: added tokens of tokenizer_config.json or added_tokens.json: {error}") from None
@@ -94,14 +95,6 @@ def _token(value: object, **options: Any) -> AddedToken:
     if (text := _text(value)) is None:
         raise ValueError(f"{value!r} has no content")
     return AddedToken(text, **given | options)
-
-
-def _listed_tokens(listed: Json) -> list[AddedToken]:
-    return [_token(value) for _, value in sorted(listed.items(), key=lambda entry: int(entry[0]))]
-
-
-def _old_tokens(ids: Json, special: Container[str | None]) -> list[AddedToken]:
-    return [_token(text, special=text in special) for text in sorted(ids, key=ids.__getitem__)]
 
 
 def _add(inner: tokenizers.Tokenizer, listed: Sequence[AddedToken], special: Sequence[object]) -> None:

@@ -41,11 +41,11 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # mi
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
         """The state of a service now, and every one to come. A coroutine that writes: gRPC cancels it wherever it waits."""
-        told = None
+        written = None
         while True:
             changed = self._changed
             status = _STATUSES[self._is_serving.get(request.service)]
-            if status != told:
+            if status != written:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
+                written = status
             await changed.wait()

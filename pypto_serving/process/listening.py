@@ -7,6 +7,9 @@ import grpc.aio
 
 from pypto_serving.process.start_up import StartUpError
 
+#: Without it two processes could share a port, and requests would reach either of them.
+EXCLUSIVE_PORT = ("grpc.so_reuseport", 0)
+
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
     """Bind `server` to host:port (0: any free port) and return the port; raises StartUpError with one line when that fails.
@@ -21,21 +24,17 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     if not bound:
         causes = "the port is taken or the address is not of this machine"
         if credentials:
-            causes += ", or gRPC can not use such a certificate"
-        raise StartUpError(f"can not listen on {address}: {causes}", exit_code=1)
+            causes += ", or gRPC cannot use such a certificate"
+        raise StartUpError(f"cannot listen on {address}: {causes}", exit_code=1)
     return bound
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise StartUpError when host:port can not be listened on now: better known before a model is loaded than after."""
+    """Raise StartUpError when host:port cannot be listened on now: better known before a model is loaded than after."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise StartUpError(f"can not listen on {host}:{port}: {error.strerror}", exit_code=1) from None
-
-
-#: Without it two processes could share a port, and requests would reach either of them.
-EXCLUSIVE_PORT = ("grpc.so_reuseport", 0)
+        raise StartUpError(f"cannot listen on {host}:{port}: {error.strerror}", exit_code=1) from None

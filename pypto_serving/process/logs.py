@@ -69,7 +69,7 @@ class LineWriter(logging.Handler):
     def _write_all(self) -> None:
         while True:
             record = self._lines.get()
-            with suppress(Exception):  # a closed standard error, or a record that can not be formatted: there is nobody to tell
+            with suppress(Exception):  # a closed standard error, or a record that cannot be formatted: nobody is left to be told
                 self._write(record)
                 if (dropped := self._num_dropped) and self._lines.qsize() <= self._lines.maxsize // 2:
                     self._num_dropped -= dropped

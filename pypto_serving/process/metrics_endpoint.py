@@ -4,6 +4,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from socketserver import BaseServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -33,7 +34,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
 
     def service_actions(self) -> None:
         """Called twice a second, and after each connection."""
-        self._descriptors.look()
+        self._descriptors.check()
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Without a descriptor for it, it would be tried again and again on a whole core."""
@@ -48,7 +49,9 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         with self._lock:
             self._connections.append(request)
             if len(self._connections) > _MAX_CONNECTIONS:
-                _hang_up(self._connections.pop(0))
+                with suppress(OSError):  # the other end was faster
+                    # Wakes the thread that waits for the other end, which then closes the connection.
+                    self._connections.pop(0).shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -95,14 +98,6 @@ def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: fl
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server = _ScrapeServer(family, address, handler)
     except OSError as error:
-        raise StartUpError(f"can not serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
+        raise StartUpError(f"cannot serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
     server.set_app(prometheus_client.make_wsgi_app(registry))
     return MetricsEndpoint(server)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """Wake the thread that waits for the other end, which then closes the connection."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the other end was faster
-        return

@@ -2,7 +2,7 @@
 
 
 class StartUpError(Exception):
-    """A process can not start; the message is one line for the person who started it.
+    """A process cannot start; the message is one line for the person who started it.
 
     `exit_code` is 2 for a wrong configuration or model, and 1 for anything else.
     """

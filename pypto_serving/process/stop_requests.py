@@ -17,10 +17,10 @@ class StopRequests:
     def listen(self) -> None:
         """Take the signals over from Python."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.take)
-        told = "SIGHUP ignored: keys and certificates are read anew by themselves; to stop, send SIGTERM"
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, told)
+            asyncio.get_running_loop().add_signal_handler(number, self.request_stop)
+        ignored = "SIGHUP ignored: keys and certificates are read anew by themselves; to stop, send SIGTERM"
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, ignored)
 
-    def take(self) -> None:
-        """Take one request to stop."""
+    def request_stop(self) -> None:
+        """Ask to drain; the second time, to stop at once."""
         (self.at_once if self.drain.is_set() else self.drain).set()

@@ -10,7 +10,7 @@ from fakes.tokenizers import EOS, byte_tokenizer
 
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
-from control_plane.edge.config import StreamLimits
+from control_plane.edge.config import StreamOptions
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
@@ -18,8 +18,8 @@ from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING
 from control_plane.edge.service.admission.prompt import PromptEncoder
 from control_plane.edge.service.admission.resume import Replayer
-from control_plane.edge.service.inference_service import InferenceService, ServerFacts
-from control_plane.edge.service.overload import Intake, LoopLag
+from control_plane.edge.service.inference_service import InferenceService, ServerDescription
+from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.engine.options import EngineOptions
@@ -181,13 +181,13 @@ async def fake_control_plane(
     model: ServedModel | None = None,
     has_worker: bool = True,
     grace_seconds: float = 5.0,
-    limits: StreamLimits | None = None,
+    stream_options: StreamOptions | None = None,
     options: EngineOptions | None = None,
 ) -> AsyncIterator[FakeControlPlane]:
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
-    engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine, limits)
+    engine.sink = live = RequestStreams(asyncio.get_running_loop(), engine, stream_options)
     calls = CallRecorder(METHODS)
     limit = ContextLimit(grace_seconds, max_waiting=2)
     encoder, replayer = PromptEncoder(model), Replayer()
@@ -196,11 +196,11 @@ async def fake_control_plane(
         plane = FakeControlPlane(engine, live, calls, limit, server, channel)
         if has_worker:
             plane.join_worker()
-        facts = ServerFacts("1.0", "instance", 100, lambda: len(plane.snapshot.workers), lambda: limit.tokens)
+        server_description = ServerDescription("1.0", "instance", 100, lambda: len(plane.snapshot.workers), lambda: limit.tokens)
         lag = LoopLag(calls)
-        intake = Intake(options or EngineOptions(), lambda: plane.snapshot, lag)
+        load = LoadShedder(options or EngineOptions(), lambda: plane.snapshot, lag)
         plane.lag = lag
-        service = InferenceService(model, encoder, intake, Admission(model, encoder, replayer, limit), live, facts)
+        service = InferenceService(model, encoder, load, Admission(model, encoder, replayer, limit), live, server_description)
         await server.start(service, limit, plane, lag)
         try:
             yield plane

@@ -46,8 +46,8 @@ class RunningControlPlane:
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
-        self.stop.take()
-        self.stop.take()
+        self.stop.request_stop()
+        self.stop.request_stop()
         await self.task
         for channel in self.channels:
             await channel.close()

@@ -46,20 +46,20 @@ def test_hst_03_descriptors_that_run_out_are_one_line_for_a_long_time() -> None:
     code = """if True:
         from pypto_serving.process import descriptors, logs
         logs.configure("json", "info")
-        descriptors.DescriptorWatch().look()
+        descriptors.DescriptorWatch().check()
         taken = []
         def take(count):
             taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(count - len(os.listdir("/proc/self/fd")) + 1))
         take(56)
-        descriptors.DescriptorWatch().look()
+        descriptors.DescriptorWatch().check()
         take(58)
         watch = descriptors.DescriptorWatch()
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
         try:
             take(1000)
         except OSError:
-            descriptors.DescriptorWatch().look()
+            descriptors.DescriptorWatch().check()
     """
     lines = [json.loads(line) for line in _run(code).stderr.splitlines()]
     assert all(line["level"] == "warning" and "file descriptors run out" in line["message"] for line in lines)

@@ -10,13 +10,13 @@ from pypto_serving.process.start_up import StartUpError
 async def test_a_taken_port_is_one_clear_line() -> None:
     first, second = grpc.aio.server(options=[EXCLUSIVE_PORT]), grpc.aio.server(options=[EXCLUSIVE_PORT])
     port = bind(first, "127.0.0.1", 0)
-    with pytest.raises(StartUpError, match=rf"can not listen on 127\.0\.0\.1:{port}"):
+    with pytest.raises(StartUpError, match=rf"cannot listen on 127\.0\.0\.1:{port}"):
         bind(second, "127.0.0.1", port)
     await first.stop(None)
     await second.stop(None)
 
 
 def test_a_taken_port_is_known_beforehand() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="can not listen on") as refusal:
+    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="cannot listen on") as refusal:
         check_port("127.0.0.1", holder.getsockname()[1])
     assert refusal.value.exit_code == 1 and "\n" not in str(refusal.value)

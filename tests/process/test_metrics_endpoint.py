@@ -25,7 +25,7 @@ def test_a_scrape_shows_the_registry() -> None:
 
 def test_a_taken_port_is_one_clear_line() -> None:
     endpoint = serve_metrics(CollectorRegistry(), "127.0.0.1", 0)
-    with pytest.raises(StartUpError, match=f"can not serve metrics on 127.0.0.1:{endpoint.port}: Address already in use"):
+    with pytest.raises(StartUpError, match=f"cannot serve metrics on 127.0.0.1:{endpoint.port}: Address already in use"):
         serve_metrics(CollectorRegistry(), "127.0.0.1", endpoint.port)
     endpoint.close()
 

@@ -37,7 +37,7 @@ class Caller:
 
 
 #: The caller of the call that the current task serves; set where the key is checked.
-CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039  it can not be changed
+CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039  it cannot be changed
 
 
 def parse_priorities(text: str) -> PriorityRange:

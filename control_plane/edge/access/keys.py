@@ -17,6 +17,11 @@ from pypto_serving.process.reflection import REFLECTION_SERVICES
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
+#: Open to everybody, if they are served at all: what probes and tools need.
+_OPEN_SERVICES = tuple(f"/{service}/" for service in (HEALTH, *REFLECTION_SERVICES))
+
+_REFUSAL = "this server asks for a key that it knows, as the header `authorization: Bearer KEY`"
+
 
 class Keys:
     """Some keys, of which any one will do. How long a check takes says nothing about them."""
@@ -28,7 +33,8 @@ class Keys:
     def caller(self, key: bytes) -> Caller | None:
         """Who shows a key; None if it is none of ours."""
         digest = hashlib.sha256(key).digest()
-        found = [caller for known, caller in self._callers if hmac.compare_digest(digest, known)]  # all of them: the first would tell
+        # Compares all of them: the time that the first match takes would say which one it is.
+        found = [caller for known, caller in self._callers if hmac.compare_digest(digest, known)]
         return found[0] if found else None
 
 
@@ -67,12 +73,6 @@ def _caller(path: Path, line: KeyLine) -> Caller:
         return Caller(name, parse_priorities(priority) if priority is not None else None)
     except ValueError as error:
         raise FileRefused(f"{path}, line {line.number}: priority: {error}") from None
-
-
-#: Open to everybody, if they are served at all: what probes and tools need.
-_OPEN_SERVICES = tuple(f"/{service}/" for service in (HEALTH, *REFLECTION_SERVICES))
-
-_REFUSAL = "this server asks for a key that it knows, as the header `authorization: Bearer KEY`"
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only

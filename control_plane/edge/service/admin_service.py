@@ -10,7 +10,7 @@ from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.errors import Unavailable
 from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.worker_link.link import LinkPhase, LinkState
+from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
@@ -43,7 +43,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             workers=[_worker(worker) for worker in state.snapshot.workers],
             sequences=[_sequence(sequence) for sequence in state.sequences],
             num_waiting=state.snapshot.num_waiting_for_capacity + state.snapshot.num_waiting_for_worker,
-            links=[_link(link) for link in await _answer(self._engine.link_states())],
+            links=[
+                admin_pb2.LinkState(address=link.address, phase=_PHASES[link.phase], trouble=link.trouble)
+                for link in await _answer(self._engine.link_states())
+            ],
             num_held=state.snapshot.num_held,
             num_calls=len(self._live),
             num_held_back=self._context_limit.num_waiting,
@@ -82,10 +85,6 @@ def _worker(worker: WorkerSnapshot) -> admin_pb2.WorkerState:
             free=worker.pages.free, fenced=worker.pages.fenced, cached=worker.pages.cached, referenced=worker.pages.referenced
         ),
     )
-
-
-def _link(link: LinkState) -> admin_pb2.LinkState:
-    return admin_pb2.LinkState(address=link.address, phase=_PHASES[link.phase], trouble=link.trouble)
 
 
 def _sequence(sequence: SequenceState) -> admin_pb2.SequenceState:

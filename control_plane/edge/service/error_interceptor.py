@@ -36,7 +36,7 @@ CallObserver = Callable[[str, grpc.StatusCode], None]
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Converts errors of every service, and reports the status of each call of ours.
 
-    Requests are read and parsed here: gRPC would answer what it can not parse with UNKNOWN, and log a traceback, and would never answer a
+    Requests are read and parsed here: gRPC would answer what it cannot parse with UNKNOWN, and log a traceback, and would never answer a
     call that ends before its one request has come. Handlers of one request are coroutines, those of a stream of requests async generators.
     """
 
@@ -53,8 +53,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         if handler is None:
             return handler
         method = handler_call_details.method.rpartition("/")[2]
-        observe = self._observe_call if handler_call_details.method.startswith(_OURS) else _ignore
-        call = _Call(method, handler.request_deserializer or _as_it_is, observe)
+        is_ours = handler_call_details.method.startswith(_OURS)
+        call = _Call(method, handler.request_deserializer or bytes, self._observe_call if is_ours else lambda method, code: None)
         return _wrapped(handler, call)
 
 
@@ -66,7 +66,7 @@ class _Call:
         self._parse = parse
         self._observe = observe
 
-    def of_one(self, behaviour: _Handler) -> _Handler:
+    def with_one_request(self, behaviour: _Handler) -> _Handler:
         """The handler of a method that takes one request."""
 
         async def call(_: AsyncIterator[bytes], context: _Context) -> Any:
@@ -82,13 +82,13 @@ class _Call:
 
         return call
 
-    def of_many(self, behaviour: _Handler) -> _Handler:
+    def with_many_requests(self, behaviour: _Handler) -> _Handler:
         """The handler of a method that takes a stream of requests and answers with another."""
 
         async def call(serialized: AsyncIterator[bytes], context: _Context) -> AsyncIterator[Any]:
             deadline = Deadline(context.time_remaining())
             try:
-                async for response in behaviour(self._each_parsed(serialized), context):
+                async for response in behaviour((self._parsed(message) async for message in serialized), context):
                     yield response
             except GeneratorExit:
                 raise
@@ -106,7 +106,8 @@ class _Call:
             self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED)
             raise asyncio.CancelledError from None
         if not isinstance(error, RequestError):
-            request_id = _request_id(request)
+            # The client's own id, or a new one to find the failure in the log by.
+            request_id = getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
             _log.error("call failed", exc_info=error, extra={"method": self._method, "request_id": request_id})
             error = InternalError(f"internal error in {self._method}, request {request_id}; the server's log says more")
         self._observe(self._method, error.code)
@@ -121,38 +122,18 @@ class _Call:
             _log.debug("request not parsed", extra={"method": self._method, "error": str(error)})
             raise InvalidArgument(f"the request is not a valid {self._method}Request") from None
 
-    async def _each_parsed(self, serialized: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        async for message in serialized:
-            yield self._parsed(message)
-
 
 def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.RpcMethodHandler[Any, Any]":
     behaviours: Any = handler
-    serializer = _serializer(handler.response_serializer)
+    serialize = handler.response_serializer
+    # Large answers come in their serialized form: that was made on a thread.
+    serializer = serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
     if handler.request_streaming:
         assert handler.response_streaming, "no service takes many requests for one answer"
-        return grpc.stream_stream_rpc_method_handler(call.of_many(behaviours.stream_stream), response_serializer=serializer)
+        return grpc.stream_stream_rpc_method_handler(call.with_many_requests(behaviours.stream_stream), response_serializer=serializer)
     if handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.of_one(behaviours.unary_stream), response_serializer=serializer)
-    return grpc.stream_unary_rpc_method_handler(call.of_one(behaviours.unary_unary), response_serializer=serializer)
-
-
-def _serializer(serialize: "Callable[[Any], bytes] | None") -> Callable[[Any], bytes] | None:
-    """Large answers come in their serialized form: that was made on a thread."""
-    return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
-
-
-def _ignore(method: str, code: grpc.StatusCode) -> None:
-    """Only calls of our own services are counted."""
-
-
-def _as_it_is(serialized: bytes) -> bytes:
-    return serialized
-
-
-def _request_id(request: Any) -> str:
-    """The id that a client gave its request, or a new one to find the failure in the log by."""
-    return getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
+        return grpc.stream_stream_rpc_method_handler(call.with_one_request(behaviours.unary_stream), response_serializer=serializer)
+    return grpc.stream_unary_rpc_method_handler(call.with_one_request(behaviours.unary_unary), response_serializer=serializer)
 
 
 async def _refuse(context: _Context, error: RequestError) -> NoReturn:

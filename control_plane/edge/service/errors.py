@@ -1,16 +1,21 @@
-"""Errors that a client sees: one class per gRPC status. Messages name field, value and limit."""
+"""How calls end: the errors that a client sees, one class per gRPC status, and deadlines. Messages name field, value and limit."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import ClassVar
 
 import grpc
+import grpc.aio
 
 from control_plane.engine.ports import Failure, RequestFailed
 
+#: A client's own clock ends its call a little before ours would.
+_TOLERANCE_SECONDS = 0.05
+
 
 class RequestError(Exception):
-    """A request can not be answered; the message is for the client."""
+    """A request cannot be answered; the message is for the client."""
 
     code: ClassVar[grpc.StatusCode]
     metadata: ClassVar[tuple[tuple[str, str], ...]] = ()  # comes with the status
@@ -85,6 +90,20 @@ class InternalError(RequestError):
     code = grpc.StatusCode.INTERNAL
 
 
+class Deadline:
+    """The deadline of one call, made when the call begins: gRPC says how many seconds remain (None: no end) by the wall clock, which may
+    jump, and this keeps them on the steady one.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._time = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it has been reached; never without one."""
+        return self._time is not None and time.monotonic() > self._time - _TOLERANCE_SECONDS
+
+
 _BY_FAILURE: Mapping[Failure, type[RequestError]] = {
     Failure.INVALID_ARGUMENT: InvalidArgument,
     Failure.ALREADY_EXISTS: AlreadyExists,
@@ -103,24 +122,8 @@ def error_of(failed: RequestFailed) -> RequestError:
     return _BY_FAILURE[failed.failure](failed.message, failed.retry_after_seconds)
 
 
-def failure_of(error: RequestError) -> Failure:
-    """What the engine counts when a call ends a request with this error."""
+def failure_of(error: BaseException, deadline: Deadline) -> Failure:
+    """What the engine counts when a call ends with an error before its request does."""
+    if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
+        return Failure.DEADLINE_EXCEEDED if deadline.has_passed else Failure.CANCELLED
     return next((failure for failure, kind in _BY_FAILURE.items() if kind is type(error)), Failure.INTERNAL)
-
-
-#: A client's own clock ends its call a little before ours would.
-_TOLERANCE_SECONDS = 0.05
-
-
-class Deadline:
-    """The deadline of one call, made when the call begins: gRPC says how many seconds remain (None: no end) by the wall clock, which may
-    jump, and this keeps them on the steady one.
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        self._time = None if seconds is None else time.monotonic() + seconds
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether it has been reached; never without one."""
-        return self._time is not None and time.monotonic() > self._time - _TOLERANCE_SECONDS

@@ -1,9 +1,7 @@
 """The gRPC service that clients call."""
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,50 +13,11 @@ from control_plane.edge.service.admission.admission import Admission, AdmittedRe
 from control_plane.edge.service.admission.parameters import check_num_tokens, check_token_ids
 from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit
 from control_plane.edge.service.errors import Deadline, InvalidArgument
-from control_plane.edge.service.overload import Intake
+from control_plane.edge.service.overload import LoadShedder
 from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.service.responses import DeltaGatherer, ResponseBuilder, serialized_response
+from control_plane.edge.service.responses import DeltaGatherer, EventWriter, ResponseBuilder, serialized_response
 from control_plane.engine.ports import PromptLogprobs, SequenceDelta
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
-
-
-class EventWriter:
-    """Writes events one after the other, and tells when the client has taken none for too long although one waits for it.
-
-    gRPC takes some megabytes for a client that does not read; then a write waits. One timer watches all writes of a stream: they are many.
-    """
-
-    def __init__(self, context: "grpc.aio.ServicerContext[Any, Any]", patience_seconds: float, give_up: Callable[[], None]) -> None:
-        self._context = context
-        self._patience_seconds = patience_seconds
-        self._give_up = give_up
-        self._loop = asyncio.get_running_loop()
-        self._waits_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch the writes of the block."""
-        self._timer = self._loop.call_later(self._patience_seconds, self._look)
-        try:
-            yield
-        finally:
-            self._timer.cancel()
-
-    async def write(self, event: inference_pb2.GenerateStreamResponse) -> None:
-        """Return when the event is on its way and the next one may come."""
-        self._waits_since = self._loop.time()
-        await self._context.write(event)
-        self._waits_since = None
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        due = self._patience_seconds + (now if self._waits_since is None else self._waits_since)
-        if due <= now:
-            self._give_up()
-        else:
-            self._timer = self._loop.call_at(due, self._look)
-
 
 #: No model limits what is only tokenized.
 _TOKENIZE_LIMIT = PromptLimit(tokens=1 << 20, characters=1 << 20, messages=1 << 16)
@@ -68,8 +27,8 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What GetServer and the descriptions of models report beside the model itself."""
+class ServerDescription:
+    """What GetServer reports, and how long requests may be."""
 
     version: str
     instance_id: str
@@ -82,14 +41,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """Lives on the clients' event loop. Errors are RequestErrors; the interceptor turns them into statuses."""
 
     def __init__(
-        self, model: ServedModel, encoder: PromptEncoder, intake: Intake, admission: Admission, live: RequestStreams, facts: ServerFacts
+        self,
+        model: ServedModel,
+        encoder: PromptEncoder,
+        load: LoadShedder,
+        admission: Admission,
+        live: RequestStreams,
+        server: ServerDescription,
     ) -> None:
         self._model = model
         self._encoder = encoder
-        self._intake = intake
+        self._load = load
         self._admission = admission
         self._live = live
-        self._facts = facts
+        self._server = server
         self._responses = ResponseBuilder(model.tokenizer)
         self._started_at = time.monotonic()
 
@@ -97,10 +62,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Answer once, when every choice has finished; the answer is serialized already."""
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
-        with self._intake.place(request.spec):
+        with self._load.reserve(request.spec):
             admitted = await self._admission.admit(request.spec)
         async with self._live.open(admitted.request, deadline) as stream:
-            outputs = await stream.whole()
+            outputs = await stream.all_outputs()
         size = _num_logprobs(admitted) + sum(len(output.token_ids) for output in outputs if isinstance(output, SequenceDelta))
         return await self._encoder.run(size, serialized_response, admitted.started, outputs, self._responses)
 
@@ -110,25 +75,25 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Write one Started, any number of Delta, one Finished per choice."""
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
-        with self._intake.place(request.spec):
+        with self._load.reserve(request.spec):
             admitted = await self._admission.admit(request.spec)
         gatherer = DeltaGatherer(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
-            await stream.accepted()
+            await stream.wait_accepted()
             # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
             await context.send_initial_metadata(())
-            writer = EventWriter(context, self._live.limits.slow_reader_seconds, lambda: self._live.give_up(stream))
+            writer = EventWriter(context, self._live.options.slow_reader_seconds, lambda: self._live.give_up(stream))
             async with stream.interruptible():
                 with writer.watched():
                     await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
-                    while outputs := await stream.take():
+                    while outputs := await stream.next_outputs():
                         for output in outputs:
                             if isinstance(output, PromptLogprobs):  # comes before all tokens
                                 await self._write_prompt_logprobs(output, _num_logprobs(admitted), writer)
                         for event in gatherer.events(outputs):
                             await writer.write(event)
-                            stream.written(len(event.delta.token_ids))
-                        await self._intake.pace()
+                            stream.mark_written(len(event.delta.token_ids))
+                        await self._load.pace()
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
         entries, first_index = output.entries, 0
@@ -151,7 +116,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             token_ids=encoding.token_ids,
             starts=[start for start, _ in encoding.offsets],
             ends=[end for _, end in encoding.offsets],
-            max_model_len=self._facts.max_model_len(),
+            max_model_len=self._server.max_model_len(),
         )
 
     async def Detokenize(self, request: inference_pb2.DetokenizeRequest, context: _Context) -> inference_pb2.DetokenizeResponse:
@@ -167,17 +132,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return inference_pb2.ListModelsResponse(models=[self._description()])
 
     async def GetModel(self, request: inference_pb2.GetModelRequest, context: _Context) -> inference_pb2.GetModelResponse:
-        """Describe the served model."""
+        """The served model, by its name."""
         self._admission.check_model(request.model)
         return inference_pb2.GetModelResponse(model=self._description())
 
     async def GetServer(self, request: inference_pb2.GetServerRequest, context: _Context) -> inference_pb2.GetServerResponse:
-        """Describe the server."""
+        """Version, identity and capacity of the server."""
         return inference_pb2.GetServerResponse(
-            version=self._facts.version,
-            instance_id=self._facts.instance_id,
-            num_workers=self._facts.num_workers(),
-            max_queued_requests=self._facts.max_queued_requests,
+            version=self._server.version,
+            instance_id=self._server.instance_id,
+            num_workers=self._server.num_workers(),
+            max_queued_requests=self._server.max_queued_requests,
             uptime_seconds=time.monotonic() - self._started_at,
             draining=self._live.is_closed,
         )
@@ -194,7 +159,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             architecture=self._model.architecture,
             fingerprint=self._model.fingerprint,
             vocab_size=self._model.vocab_size,
-            max_model_len=self._facts.max_model_len(),
+            max_model_len=self._server.max_model_len(),
             end_token_ids=sorted(self._model.end_token_ids),
             has_chat_template=self._model.chat_template is not None,
             default_sampling=self._model.default_sampling,
@@ -202,6 +167,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
 
 def _num_logprobs(admitted: AdmittedRequest) -> int:
-    """How many log probabilities of the prompt are to be told, alternatives included."""
+    """How many log probabilities of the prompt the client wants, alternatives included."""
     output = admitted.started.effective.output
     return len(admitted.request.prompt_token_ids) * (1 + output.prompt_logprobs) if output.HasField("prompt_logprobs") else 0

@@ -10,8 +10,8 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.inference.v1 import inference_pb2
 
-#: From here on streams pause between two writes for as long as the loop is late, but not longer than the other: what comes meanwhile is
-#: joined, so that fewer messages are left to write, and the loop has time for new calls.
+#: From here on streams pause between two writes for as long as the loop is late, but no longer than the second number: what comes meanwhile
+#: is joined, so that fewer messages are left to write, and the loop has time for new calls.
 _PACED_SECONDS, _MAX_PAUSE_SECONDS = 0.02, 0.5
 
 #: From here on new calls are refused.
@@ -32,14 +32,14 @@ class LagMetrics(Protocol):
 
 
 class LoopLag:
-    """Belongs to the clients' event loop."""
+    """How late the clients' event loop runs, and what follows from it. Belongs to that loop."""
 
     def __init__(self, metrics: LagMetrics) -> None:
         self._metrics = metrics
         self.seconds = 0.0  # lately
 
     def observe(self, seconds: float) -> None:
-        """Take how late a timer ran; counts in full at once, and is half forgotten with the next look."""
+        """Note how late a timer ran: it counts in full at once, and half as much with each later one."""
         self._metrics.observe_loop_lag(seconds)
         self.seconds = max(seconds, self.seconds / 2)
 
@@ -59,10 +59,11 @@ class LoopLag:
             await asyncio.sleep(min(self.seconds, _MAX_PAUSE_SECONDS))
 
 
-class Intake:
-    """Counts the choices of requests on their way to the engine. Belongs to the clients' event loop.
+class LoadShedder:
+    """Refuses requests that the engine would refuse, before anything is tokenized, compiled or replayed for them.
 
-    Goes by the engine's latest snapshot, which may be some tenths of a second old; the engine decides in the end.
+    Counts the choices of requests on their way to the engine, and goes by its latest snapshot, which may be some tenths of a second old;
+    the engine decides in the end. Belongs to the clients' event loop.
     """
 
     def __init__(self, options: EngineOptions, snapshot: Callable[[], EngineSnapshot], lag: LoopLag) -> None:
@@ -72,11 +73,11 @@ class Intake:
         self._num_coming = 0
 
     @contextmanager
-    def place(self, spec: inference_pb2.GenerationSpec) -> Iterator[None]:
-        """Keep a place while a request is admitted; raises ResourceExhausted when the queue is full, or the loop too late."""
+    def reserve(self, spec: inference_pb2.GenerationSpec) -> Iterator[None]:
+        """Count a request as coming while the block admits it; raises ResourceExhausted when the queue is full, or the loop too late."""
         self._lag.require_room()
         num_choices = (spec.resume.effective.n if spec.HasField("resume") else spec.n) or 1
-        self._require_place(num_choices, spec.HasField("resume"))
+        self._require_room(num_choices, spec.HasField("resume"))
         self._num_coming += num_choices
         try:
             yield
@@ -87,7 +88,7 @@ class Intake:
         """Wait between two writes of a stream while the loop is late: requests that come need it too."""
         await self._lag.pace()
 
-    def _require_place(self, num_choices: int, is_resume: bool) -> None:
+    def _require_room(self, num_choices: int, is_resume: bool) -> None:
         snapshot, (max_requests, max_tokens) = self._snapshot(), self._options.queue_limits(is_resume)
         # What has no worker is counted apart, as in the engine; whether this one has is not known yet.
         num_waiting, num_tokens = snapshot.num_waiting_for_capacity, snapshot.num_waiting_tokens - snapshot.num_stranded_tokens

@@ -13,14 +13,14 @@ from pypto_serving.process.health import HealthService
 LIVENESS = "liveness"  # the event loops of clients and engine turn
 DEVICE = "device"  # a worker is in session: one that has work and makes no progress is thrown out of it
 
-_PULSE_SECONDS = 0.05
+_UPDATE_SECONDS = 0.05
 
-#: An engine that is seen like this twice in a row is stuck; once can be the first look of a process that was stopped for a while.
+#: An engine that is this late at two updates in a row is stuck; at one, the whole process may have been stopped for a while.
 _STUCK_SECONDS = 1.5
 
 
-class EngineSigns(Protocol):
-    """What can be seen of the engine from outside."""
+class EngineView(Protocol):
+    """What any thread may read of the engine."""
 
     @property
     def snapshot(self) -> EngineSnapshot:
@@ -38,8 +38,8 @@ class Readiness:
         self._services = ("", *services)
         self._context_limit = context_limit
         self._is_draining = False
-        self._num_late_looks = 0
-        self._tell(is_live=True, has_worker=False, is_healthy=True)
+        self._num_late_updates = 0
+        self._publish(is_live=True, has_worker=False, is_healthy=True)
 
     def drain(self) -> None:
         """No request will succeed any more."""
@@ -47,23 +47,23 @@ class Readiness:
         for service in self._services:
             self._health.set(service, False)
 
-    def look(self, engine: EngineSigns) -> None:
-        """Take the engine's signs in."""
+    def update(self, engine: EngineView) -> None:
+        """Set every state, and the context limit, by what the engine shows now."""
         snapshot = engine.snapshot
         if snapshot.max_model_len:
             self._context_limit.set(snapshot.max_model_len)
-        self._num_late_looks = self._num_late_looks + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
-        self._tell(is_live=self._num_late_looks < 2, has_worker=bool(snapshot.workers), is_healthy=snapshot.healthy)
+        self._num_late_updates = self._num_late_updates + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
+        self._publish(is_live=self._num_late_updates < 2, has_worker=bool(snapshot.workers), is_healthy=snapshot.healthy)
 
-    async def follow(self, engine: EngineSigns, observe_loop_lag: Callable[[float], None]) -> None:
-        """Keep up until cancelled; reports how late its own timer ran."""
+    async def keep_updated(self, engine: EngineView, observe_loop_lag: Callable[[float], None]) -> None:
+        """Update every 50 ms until cancelled; reports how late its own timer ran."""
         while True:
-            self.look(engine)
-            due = time.monotonic() + _PULSE_SECONDS
-            await asyncio.sleep(_PULSE_SECONDS)
+            self.update(engine)
+            due = time.monotonic() + _UPDATE_SECONDS
+            await asyncio.sleep(_UPDATE_SECONDS)
             observe_loop_lag(max(0.0, time.monotonic() - due))
 
-    def _tell(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
+    def _publish(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
         self._health.set(LIVENESS, is_live)
         self._health.set(DEVICE, is_live and has_worker)
         for service in self._services:

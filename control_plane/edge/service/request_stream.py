@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from control_plane.edge.config import StreamLimits
+from control_plane.edge.config import StreamOptions
 from control_plane.edge.service.errors import RequestError, error_of
 from control_plane.engine.ports import GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceDelta, SequenceFinished
 
 #: What the parts of a delta take in memory.
 _TOKEN_BYTES, _ENTRY_BYTES, _ALTERNATIVE_BYTES = 40, 100, 110
 
-#: Of its own bound each stream has so much left when the process has used half of its own.
+#: When all streams together have used half of what they may, each may use only so much of its own part.
 _SHORT_SHARE = 1 / 16
+
+#: No message of a stream can be smaller than what has been joined.
+MAX_JOINED = 64
 
 
 def memory_bytes(delta: SequenceDelta) -> int:
@@ -33,12 +36,12 @@ class UnwrittenTotal:
 
 
 class Backlog:
-    """Counts what of one stream is not written yet; has its request held while that is too much. Without `limits` nothing is ever held."""
+    """Counts what of one stream is not written yet; has its request held while that is too much. Without `options` nothing is ever held."""
 
     def __init__(
-        self, limits: StreamLimits | None, hold: Callable[[], None], unhold: Callable[[], None], total: UnwrittenTotal | None = None
+        self, options: StreamOptions | None, hold: Callable[[], None], unhold: Callable[[], None], total: UnwrittenTotal | None = None
     ) -> None:
-        self._limits = limits
+        self._options = options
         self._hold = hold
         self._unhold = unhold
         self._total = total or UnwrittenTotal()
@@ -48,11 +51,11 @@ class Backlog:
         self.is_held = False
 
     def add(self, num_tokens: int, num_bytes: int = 0) -> None:
-        """Take tokens from the engine, which take so much memory."""
+        """Tokens have come from the engine, which take so much memory."""
         self.num_tokens += num_tokens
         if not self._is_closed:
             self._change_bytes(num_bytes)
-        if self._limits is not None and not self.is_held and self._share(self._limits) > 1:
+        if self._options is not None and not self.is_held and self._share(self._options) > 1:
             self.is_held = True
             self._hold()
 
@@ -62,7 +65,7 @@ class Backlog:
         if num_tokens:
             self._change_bytes(-(self._num_bytes * num_tokens // self.num_tokens))
         self.num_tokens -= num_tokens
-        if self._limits is not None and self.is_held and self._share(self._limits) < 0.5:
+        if self._options is not None and self.is_held and self._share(self._options) < 0.5:
             self.is_held = False
             self._unhold()
 
@@ -75,15 +78,11 @@ class Backlog:
         self._num_bytes += difference
         self._total.num_bytes += difference
 
-    def _share(self, limits: StreamLimits) -> float:
-        """Of what there may be the part that there is."""
-        is_short = self._total.num_bytes > limits.max_unwritten_total_bytes // 2
-        max_bytes = limits.max_unwritten_bytes * (_SHORT_SHARE if is_short else 1)
-        return max(self.num_tokens / limits.max_unwritten_tokens, self._num_bytes / max_bytes)
-
-
-#: No message of a stream can be smaller than what has been joined.
-MAX_JOINED = 64
+    def _share(self, options: StreamOptions) -> float:
+        """How much is unwritten, as a share of what may be."""
+        is_short = self._total.num_bytes > options.max_unwritten_total_bytes // 2
+        max_bytes = options.max_unwritten_bytes * (_SHORT_SHARE if is_short else 1)
+        return max(self.num_tokens / options.max_unwritten_tokens, self._num_bytes / max_bytes)
 
 
 def joined(outputs: Iterable[Output]) -> list[Output]:
@@ -132,7 +131,7 @@ def _join(deltas: list[SequenceDelta]) -> SequenceDelta:
 
 
 class RequestStream:
-    """Output of one request that its call has not taken yet; it piles up while the call is slow. Belongs to the clients' event loop."""
+    """Output of one request that its call has not fetched yet; it piles up while the call is slow. Belongs to the clients' event loop."""
 
     def __init__(self, request: GenerationRequest, backlog: Backlog) -> None:
         self.request = request
@@ -142,7 +141,7 @@ class RequestStream:
         self._num_unfinished = len(request.choices)
         self._outputs: list[Output] = []
         self._num_joined = 0  # outputs at the front that have been joined
-        self._num_taken_tokens = 0  # of them, those that are not written yet
+        self._num_returned_tokens = 0  # of tokens returned, those that are not written yet
         self._failed: RequestFailed | None = None
         self._answered = asyncio.Event()  # accepted or refused
         self._arrived = asyncio.Event()
@@ -150,7 +149,7 @@ class RequestStream:
         self._reason: RequestError | None = None
 
     def put(self, output: Output) -> None:
-        """Take output of the request."""
+        """Add output of the request."""
         self._answered.set()
         if isinstance(output, RequestAccepted):
             return
@@ -162,39 +161,39 @@ class RequestStream:
         if self._failed or not self._num_unfinished:
             self.ended.set()
 
-    async def accepted(self) -> None:
+    async def wait_accepted(self) -> None:
         """Wait until the engine has taken the request in; raises a RequestError when it refuses."""
         await self._answered.wait()
         if self._failed and not self._outputs:
             raise error_of(self._failed)
 
-    async def take(self) -> Sequence[Output]:
-        """Wait for output and return all there is; nothing once the request has ended, or a RequestError raised if it failed.
+    async def next_outputs(self) -> Sequence[Output]:
+        """Wait for output and return all there is; empty once the request has ended, or a RequestError raised if it failed.
 
-        What was taken before counts as written.
+        What was returned before counts as written.
         """
-        self.written(self._num_taken_tokens)
+        self.mark_written(self._num_returned_tokens)
         if not self.ended.is_set():
             await self._arrived.wait()
         self._arrived.clear()
         outputs, self._outputs = self._outputs, []
         self._num_joined = 0
-        self._num_taken_tokens = self.backlog.num_tokens
+        self._num_returned_tokens = self.backlog.num_tokens
         if self._failed and not outputs:
             raise error_of(self._failed)
         return outputs
 
-    async def whole(self) -> Sequence[Output]:
+    async def all_outputs(self) -> Sequence[Output]:
         """Wait for the end and return all output; raises a RequestError if the request failed."""
         await self.ended.wait()
         if self._failed:
             raise error_of(self._failed)
-        return await self.take()
+        return await self.next_outputs()
 
-    def written(self, num_tokens: int) -> None:
-        """So many of the tokens taken are on their way to the client."""
-        num_tokens = min(num_tokens, self._num_taken_tokens)
-        self._num_taken_tokens -= num_tokens
+    def mark_written(self, num_tokens: int) -> None:
+        """So many of the tokens returned are on their way to the client."""
+        num_tokens = min(num_tokens, self._num_returned_tokens)
+        self._num_returned_tokens -= num_tokens
         self.backlog.remove(num_tokens)
 
     @asynccontextmanager

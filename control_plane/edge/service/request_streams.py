@@ -6,16 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-import grpc.aio
-
-from control_plane.edge.config import StreamLimits
-from control_plane.edge.service.errors import AlreadyExists, Cancelled, Deadline, ReaderTooSlow, RequestError, Unavailable, failure_of
+from control_plane.edge.config import StreamOptions
+from control_plane.edge.service.errors import AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
 from control_plane.edge.service.request_stream import Backlog, RequestStream, UnwrittenTotal
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
 
 
 class EnginePort(Protocol):
-    """What calls need of the engine; usable on the clients' event loop. What it is told of a request that is not live is ignored."""
+    """What calls need of the engine, on the clients' event loop. A request that is not live is ignored."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Hand a request over."""
@@ -33,8 +31,8 @@ class EnginePort(Protocol):
 class RequestStreams:
     """All requests that the engine has, by id. Implements the engine's OutputSink; the rest belongs to the clients' event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, limits: StreamLimits | None = None) -> None:
-        self.limits = limits or StreamLimits()
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, options: StreamOptions | None = None) -> None:
+        self.options = options or StreamOptions()
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
@@ -62,7 +60,7 @@ class RequestStreams:
             raise Unavailable("the server is shutting down")
 
     def publish(self, outputs: Sequence[Output]) -> None:
-        """See OutputSink: called on the engine's thread, one hop to ours for the whole pass."""
+        """Hand the output of a pass of the engine's loop to the calls; called on the engine's thread, and hops once for all of it."""
         self._loop.call_soon_threadsafe(self._deliver, outputs)
 
     @asynccontextmanager
@@ -80,7 +78,7 @@ class RequestStreams:
             self._engine.submit(request)
             yield stream
         except BaseException as error:
-            failure = _failure(error, deadline)
+            failure = failure_of(error, deadline)
             raise
         finally:
             self._num_open -= 1
@@ -98,12 +96,12 @@ class RequestStreams:
 
     def give_up(self, stream: RequestStream) -> None:
         """End the call of a client that takes nothing."""
-        seconds = self.limits.slow_reader_seconds
+        seconds = self.options.slow_reader_seconds
         reason = ReaderTooSlow(f"the client has read nothing for {seconds:g} s, which is the limit")
         stream.interrupt(Unavailable("the server is shutting down, and the client reads too slowly") if self._is_closed else reason)
 
     def close(self) -> None:
-        """Take no more requests, and wait for no slow client."""
+        """Refuse new requests, and end those that wait for slow clients."""
         self._is_closed = True
         for stream in list(self._streams.values()):
             if stream.backlog.is_held:
@@ -126,8 +124,8 @@ class RequestStreams:
             if not stream.ended.is_set():  # the id may be another's by now
                 self._engine.unhold(request_id)
 
-        limits = self.limits if waits_for_client else None
-        stream = RequestStream(request, Backlog(limits, hold, unhold, self._unwritten))
+        options = self.options if waits_for_client else None
+        stream = RequestStream(request, Backlog(options, hold, unhold, self._unwritten))
         return stream
 
     async def _free_id(self, request: GenerationRequest) -> None:
@@ -160,10 +158,3 @@ class RequestStreams:
                 continue
             stream.put(output)
             self._forget_ended(stream)
-
-
-def _failure(error: BaseException, deadline: Deadline) -> Failure:
-    """Why a request ends whose call has ended first."""
-    if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
-        return Failure.DEADLINE_EXCEEDED if deadline.has_passed else Failure.CANCELLED
-    return failure_of(error) if isinstance(error, RequestError) else Failure.INTERNAL

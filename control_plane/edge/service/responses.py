@@ -1,9 +1,14 @@
-"""The engine's output as messages to clients, neither too many nor too large."""
+"""The engine's output as messages to clients, neither too many nor too large, and their way to the connection."""
 
+import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from typing import Any
+
+import grpc.aio
 
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.text.tokenizer import Tokenizer
@@ -16,10 +21,16 @@ _PROMPT_TOKENS = 64
 #: Stands for the logarithm of a probability too small for one.
 _LOGPROB_FLOOR = -9999.0
 
+_Context = grpc.aio.ServicerContext[Any, Any]
+
 _REASONS = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
 }
+
+#: However much a slow client has let pile up, it gets messages that it can take in time, and that take some milliseconds to make: so many
+#: tokens unless it has asked for more at a time, and so many log probabilities of all of them together, alternatives included.
+_MAX_DELTA_TOKENS, _MAX_LOGPROBS = 64, 1024
 
 
 class ResponseBuilder:
@@ -120,11 +131,6 @@ def _finite(logprob: float) -> float:
     return _LOGPROB_FLOOR if math.isnan(logprob) else max(logprob, _LOGPROB_FLOOR)
 
 
-#: However much a slow client has let pile up, it gets messages that it can take in time, and that take some milliseconds to make: so many
-#: tokens unless it has asked for more at a time, and so many log probabilities of all of them together, alternatives included.
-_MAX_DELTA_TOKENS, _MAX_LOGPROBS = 64, 1024
-
-
 class DeltaGatherer:
     """Joins deltas until there are enough tokens for a message. Log probabilities of the prompt are no affair of it."""
 
@@ -168,3 +174,41 @@ class DeltaGatherer:
         if self._numerics.get(choice) != deltas[0].numerics_id:
             self._numerics[choice] = message.numerics_id = deltas[0].numerics_id
         return [inference_pb2.GenerateStreamResponse(delta=message)]
+
+
+class EventWriter:
+    """Writes events one after the other, and calls `give_up` when one has waited for its client for `timeout_seconds`.
+
+    gRPC takes some megabytes for a client that does not read; then a write waits. One timer watches all writes of a stream: they are many.
+    """
+
+    def __init__(self, context: _Context, timeout_seconds: float, give_up: Callable[[], None]) -> None:
+        self._context = context
+        self._timeout_seconds = timeout_seconds
+        self._give_up = give_up
+        self._loop = asyncio.get_running_loop()
+        self._waiting_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch how long each write of the block takes."""
+        self._timer = self._loop.call_later(self._timeout_seconds, self._check_timeout)
+        try:
+            yield
+        finally:
+            self._timer.cancel()
+
+    async def write(self, event: inference_pb2.GenerateStreamResponse) -> None:
+        """Return when the event is on its way and the next one may come."""
+        self._waiting_since = self._loop.time()
+        await self._context.write(event)
+        self._waiting_since = None
+
+    def _check_timeout(self) -> None:
+        now = self._loop.time()
+        due = self._timeout_seconds + (now if self._waiting_since is None else self._waiting_since)
+        if due <= now:
+            self._give_up()
+        else:
+            self._timer = self._loop.call_at(due, self._check_timeout)

@@ -31,11 +31,11 @@ _CONTINUED = "END_OF_THE_MESSAGE_TO_BE_CONTINUED "
 
 
 class TemplateBroken(ValueError):
-    """The template can not be compiled; the message says why, in one line."""
+    """The template cannot be compiled; the message says why, in one line."""
 
 
 class TemplateRefused(ValueError):
-    """The template can not render these messages; the message says why."""
+    """The template cannot render these messages; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ChatTemplate:
         try:
             text = self._rendered(template, marked, shape)
         except TemplateRefused:
-            return  # it looks closer than at our marks
+            return  # it refuses the marks themselves
         if marks.are_in_python(text):
             raise TemplateRefused("it takes the arguments of calls as text")
         if lost := marks.lost(text):
@@ -174,7 +174,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return environment
 
 
@@ -191,7 +191,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

@@ -29,38 +29,38 @@ class Pieces(Protocol):
 class ByteDetokenizer:
     """For tokenizers whose text is the concatenation of their tokens' bytes.
 
-    Invalid bytes become what `bytes.decode("utf-8", "replace")` makes of them, as soon as they can not become valid any more. A character
+    Invalid bytes become what `bytes.decode("utf-8", "replace")` makes of them, as soon as they cannot become valid any more. A character
     that the prompt left unfinished is completed by the output, or left to the prompt.
     """
 
-    __slots__ = ("_at_start", "_on_seam", "_pending", "_table")
+    __slots__ = ("_at_boundary", "_at_start", "_pending", "_table")
 
     def __init__(self, table: Pieces, at_start: Callable[[bytes], bytes] | None, prompt_tail: bytes) -> None:
         """`at_start`: what remains of the first piece, where the prompt has no text. `prompt_tail`: last bytes of the prompt."""
         self._table = table
         self._at_start = at_start
         self._pending = _decode(prompt_tail)[1]
-        self._on_seam = self._at_start is not None or bool(self._pending)
+        self._at_boundary = self._at_start is not None or bool(self._pending)
 
     def push(self, token_id: int) -> str:
-        """See `Detokenizer.push`."""
+        """Add the bytes of a token; returns the characters that are complete now."""
         return self._add(self._table[token_id])
 
     def _add(self, piece: bytes) -> str:
-        if self._on_seam:
-            return self._cross_seam(piece)
+        if self._at_boundary:
+            return self._cross_boundary(piece)
         if self._pending:
             piece = self._pending + piece
         text, self._pending = _decode(piece)
         return text
 
     def finish(self) -> str:
-        """See `Detokenizer.finish`."""
+        """Return what is left; an unfinished character becomes U+FFFD, unless the prompt began it."""
         text = self._pending.decode("utf-8", "replace")
         self._pending = b""
-        return text.removeprefix(_REPLACEMENT) if self._on_seam else text
+        return text.removeprefix(_REPLACEMENT) if self._at_boundary else text
 
-    def _cross_seam(self, piece: bytes) -> str:
+    def _cross_boundary(self, piece: bytes) -> str:
         """The first piece of a text may lose a blank, and U+FFFD of the prompt's unfinished character is not ours."""
         if self._at_start is not None and piece:
             piece = self._at_start(piece)
@@ -68,9 +68,9 @@ class ByteDetokenizer:
         continues_prompt = bool(self._pending)
         text, self._pending = _decode(self._pending + piece)
         if not text:
-            self._on_seam = self._at_start is not None or continues_prompt
+            self._at_boundary = self._at_start is not None or continues_prompt
             return ""
-        self._on_seam = False
+        self._at_boundary = False
         return text.removeprefix(_REPLACEMENT) if continues_prompt else text
 
 
@@ -109,7 +109,7 @@ class WindowDetokenizer(ByteDetokenizer):
         super().__init__(self._window, None, _tail_of_bytes(byte_tokens, prompt_token_ids))
 
     def finish(self) -> str:
-        """See `Detokenizer.finish`."""
+        """Return what the window and the bytes still hold back."""
         return self._add(self._window.rest()) + super().finish()
 
 
@@ -143,7 +143,7 @@ class _Window:
         if byte is not None:
             held = self.rest()
             self._ids.append(token_id)
-            self._renew()
+            self._slide()
             return held + byte
         self._ids.append(token_id)
         self._num_held += 1
@@ -159,10 +159,10 @@ class _Window:
     def _release(self, text: str) -> bytes:
         piece = text[len(self._shown) :].removeprefix(self._unfinished)
         self._unfinished = ""
-        self._renew()
+        self._slide()
         return piece.encode()
 
-    def _renew(self) -> None:
+    def _slide(self) -> None:
         del self._ids[: -self._CONTEXT_TOKENS]
         self._shown = self._decode(self._ids)
         self._num_held = 0

@@ -53,7 +53,9 @@ class TemplateTraits:
     def of(template: nodes.Template) -> "TemplateTraits":
         """Look at every loop and every test."""
         tests = [node.node for node in template.find_all(nodes.Test) if node.name == "none"]
-        tests += [node.expr for node in template.find_all(nodes.Compare) if any(_is_none(operand.expr) for operand in node.ops)]
+        for node in template.find_all(nodes.Compare):
+            if any(isinstance(operand.expr, nodes.Const) and operand.expr.value is None for operand in node.ops):
+                tests.append(node.expr)
         return TemplateTraits(any(_is_content(loop.iter) for loop in template.find_all(nodes.For)), any(map(_is_content, tests)))
 
     def shapes(self, messages: Sequence[Message]) -> Iterator[Shape]:
@@ -65,10 +67,6 @@ class TemplateTraits:
         objects = any(call["function"]["arguments"].value is not None for message in calls for call in message["tool_calls"])
         for in_parts, as_text, nothing in product((False, True)[: 1 + self.iterates_content], (False, True)[: 1 + objects], empty):
             yield Shape(in_parts, as_text, nothing)
-
-
-def _is_none(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) and node.value is None
 
 
 def _is_content(node: nodes.Node) -> bool:

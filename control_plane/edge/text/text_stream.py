@@ -161,11 +161,11 @@ class SequenceTextStream:
 
     @property
     def matched_stop(self) -> str | None:
-        """See `TextStream.matched_stop`."""
+        """The stop string that has ended the text."""
         return self._matcher.matched if self._matcher else None
 
     def push(self, token_id: int) -> str:
-        """See `TextStream.push`."""
+        """Add a token; returns the text that may be shown now."""
         end_text = self._rules.end_texts.get(token_id)
         if end_text is not None:
             return self.finish() + end_text
@@ -178,7 +178,7 @@ class SequenceTextStream:
         return self._matcher.push(text)
 
     def finish(self) -> str:
-        """See `TextStream.finish`."""
+        """Return the text held back: nothing follows."""
         if self._matcher is None:
             return self._detokenizer.finish()
         if self._matcher.matched is not None:

@@ -16,6 +16,9 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
+#: What a key may consist of: visible ASCII.
+HEADER_BYTES = frozenset(range(0x21, 0x7F))
+
 
 class FileRefused(Exception):
     """What a file says makes no sense; the message is one line that names the file, and shows nothing of a secret one."""
@@ -51,13 +54,13 @@ class ReloadedFiles(Generic[T]):
                 self._refuse(str(error), str(error))
             else:
                 if _signature(contents) != self._seen:
-                    self._take(contents)
+                    self._replace(contents)
             return self._value
 
     def _read(self) -> list[bytes]:
         return [_content(path) for path in self._paths]
 
-    def _take(self, contents: list[bytes]) -> None:
+    def _replace(self, contents: list[bytes]) -> None:
         signature = _signature(contents)
         try:
             value = self._parse(contents)
@@ -102,10 +105,6 @@ class TlsFiles:
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
-
-
-#: What a key may consist of: visible ASCII.
-HEADER_BYTES = frozenset(range(0x21, 0x7F))
 
 
 @dataclass(frozen=True, slots=True)

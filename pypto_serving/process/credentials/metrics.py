@@ -17,7 +17,6 @@ class CredentialCollector(Collector):
         self._watched = tuple(watched)
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         documentation = "Changes of credential files, by whether they could be used."
         family = CounterMetricFamily(f"{self._prefix}credential_reloads", documentation, labels=["credentials", "outcome"])
         for files in self._watched:

@@ -15,7 +15,7 @@ from fakes.worker_service import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge import config
-from control_plane.edge.config import StreamLimits
+from control_plane.edge.config import StreamOptions
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -70,7 +70,7 @@ def slow(worker: FakeWorker, step_seconds: float) -> None:
 
 
 async def drain_by_signal(server: RunningControlPlane) -> None:
-    server.stop.take()
+    server.stop.request_stop()
 
 
 async def drain_by_operator(server: RunningControlPlane) -> None:
@@ -104,7 +104,7 @@ async def test_ops_03_running_requests_finish_and_all_others_are_refused(model: 
 
 
 async def test_ops_03_a_reader_that_stopped_is_not_waited_for(model: Path, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "StreamLimits", functools.partial(StreamLimits, max_unwritten_tokens=50))
+    monkeypatch.setattr(config, "StreamOptions", functools.partial(StreamOptions, max_unwritten_tokens=50))
     worker.options = replace(worker.options, max_model_len=1000, num_pages=300)
     await worker.kill()
     await worker.start()
@@ -116,7 +116,7 @@ async def test_ops_03_a_reader_that_stopped_is_not_waited_for(model: Path, worke
             admin = admin_pb2_grpc.AdminServiceStub(server.channel("admin"))
             while not (await admin.GetState(admin_pb2.GetStateRequest())).num_held:
                 await asyncio.sleep(0.01)
-            server.stop.take()
+            server.stop.request_stop()
             assert await server.task == 0
             assert await status_of(rest_of(call)) in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         await close(server)
@@ -127,7 +127,7 @@ async def test_requests_that_wait_for_the_first_worker_are_refused(model: Path) 
         waiting = asyncio.ensure_future(server.stub.Generate(pb.GenerateRequest(spec=spec(5))))
         while not server.plane._context_limit.num_waiting:
             await asyncio.sleep(0.005)
-        server.stop.take()
+        server.stop.request_stop()
         assert (await status_of(waiting), await server.task) == (grpc.StatusCode.UNAVAILABLE, 0)
         await close(server)
 
@@ -143,7 +143,7 @@ async def test_calls_that_have_arrived_unseen_are_refused_and_not_dropped(model:
         asking = [asyncio.create_task(asyncio.to_thread(ask, address)) for _ in range(4)]
         await asyncio.sleep(0.01)
         time.sleep(0.2)  # as if it were stopped by a signal
-        server.stop.take()
+        server.stop.request_stop()
         assert await asyncio.gather(*asking) == [grpc.StatusCode.UNAVAILABLE] * 4
         assert await server.task == 0
 
@@ -154,9 +154,9 @@ async def test_what_does_not_finish_is_cut_off(model: Path, worker: FakeWorker, 
     async with running(model, "--worker", worker.address, "--drain-seconds", "0.1" if way == "time is over" else "30") as server:
         await server.health_becomes(SERVING)
         call = await running_stream(server, 60)
-        server.stop.take()
+        server.stop.request_stop()
         if way == "second signal":
-            server.stop.take()
+            server.stop.request_stop()
         assert await server.task == 0
         assert await status_of(rest_of(call)) is grpc.StatusCode.UNAVAILABLE
         await close(server)
@@ -171,7 +171,7 @@ async def test_an_engine_that_fails_meanwhile_is_not_waited_for(model: Path, wor
         await server.health_becomes(SERVING)
         await running_stream(server, 60)
         monkeypatch.setattr(Engine, "drain", lambda engine: monkeypatch.setattr(Engine, "_set_timer", fail))
-        server.stop.take()
+        server.stop.request_stop()
         async with asyncio.timeout(20):
             assert await server.task == 1
         await close(server)

@@ -73,7 +73,7 @@ async def test_ops_02_one_watch_sees_worker_and_drain(model: Path, worker: FakeW
         assert (await watch.read()).status == NOT_SERVING
         await worker.start()
         assert (await watch.read()).status == SERVING
-        server.stop.take()
+        server.stop.request_stop()
         assert (await watch.read()).status == NOT_SERVING
         assert await server.task == 0
         for channel in server.channels:

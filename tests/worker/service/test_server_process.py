@@ -109,7 +109,7 @@ def test_a_taken_port_ends_with_one_line(tmp_path: Path, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = str(holder.getsockname()[1])
         result = refused(tmp_path, flag, port)
-    assert (result.returncode, result.stderr) == (1, f"worker: can not listen on 127.0.0.1:{port}: Address already in use\n")
+    assert (result.returncode, result.stderr) == (1, f"worker: cannot listen on 127.0.0.1:{port}: Address already in use\n")
 
 
 def test_missing_directory_ends_with_one_line() -> None:

@@ -62,8 +62,10 @@ class Admission:
         """Understand a request. It waits while no worker has ever said how long a request may be."""
         arrival_time = time.monotonic()
         self.check_model(spec.model)
-        _check_envelope(spec)
-        self._check_priority(spec.priority)
+        _check_sizes(spec)
+        allowed = CALLER.get().priorities or self._priorities
+        if spec.priority not in allowed:
+            raise InvalidArgument(f"priority = {spec.priority}, must be in {allowed}: that is what this server allows the caller")
         if spec.HasField("resume"):
             num_tokens = check_num_resumed_tokens(spec.resume)
             model = self._model
@@ -76,7 +78,8 @@ class Admission:
             check_parameters(effective, self._model.vocab_size)
             prompt = await self._prompt(spec)
         path = "resume.effective.stopping" if spec.HasField("resume") else "stopping"
-        _check_ends(spec, effective.stopping, path)
+        if spec.HasField("constraint") and effective.stopping.ignore_eos:
+            raise InvalidArgument(f"{path}.ignore_eos is set beside constraint, whose output ends with an end token")
         _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get(), path)
         started = inference_pb2.Started(
             request_id=spec.request_id or uuid.uuid4().hex,
@@ -92,7 +95,7 @@ class Admission:
         return AdmittedRequest(started, await self._replayer.replay(request))
 
     async def prepare(self) -> None:
-        """Make the first constrained request as fast as the others."""
+        """Build what all constraints share, so that the first constrained request is as fast as the others."""
         await self._encoder.compile(self._constraints.prepare)
 
     def check_model(self, name: str) -> None:
@@ -101,21 +104,16 @@ class Admission:
             raise NotFound(f"model {name!r} is not served; this server has {self._model.name!r}")
 
     async def _check_resumed_length(self, resume: inference_pb2.Resume) -> None:
-        """What is resumed did fit once: that workers have become smaller is no fault of the client."""
+        """Raise Unavailable where only smaller workers are left: the request did fit once, so this is no fault of the client."""
         num_prompt_tokens, max_tokens = len(resume.prompt_token_ids), resume.effective.stopping.max_tokens
         limit = await self._context_limit.get()
         if limit < num_prompt_tokens + max_tokens <= self._model.max_positions:
             lengths = f"the prompt has {num_prompt_tokens} tokens, max_tokens is {max_tokens}, and a request may have {limit} now"
             raise Unavailable(f"resume: {lengths}; try again when a larger worker is there")
 
-    def _check_priority(self, priority: int) -> None:
-        allowed = CALLER.get().priorities or self._priorities
-        if priority not in allowed:
-            raise InvalidArgument(f"priority = {priority}, must be in {allowed}: that is what this server allows the caller")
-
     @property
     def _max_tokens(self) -> int:
-        """No request has more tokens; before the first worker the model's own limit has to do."""
+        """How many tokens a request may have; until the first worker has said it, as many as the model allows."""
         return self._context_limit.tokens or self._model.max_positions
 
     async def _prompt(self, spec: inference_pb2.GenerationSpec) -> list[int]:
@@ -220,7 +218,8 @@ class Admission:
         )
 
 
-def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
+def _check_sizes(spec: inference_pb2.GenerationSpec) -> None:
+    """Check what neither prompt nor parameters are, before anything looks inside."""
     if spec.request_id and not _REQUEST_ID.fullmatch(spec.request_id):
         raise InvalidArgument(f"request_id {spec.request_id[:300]!r} must be at most 256 characters of printable ASCII")
     salt_bytes = len(spec.cache_salt.encode())
@@ -228,11 +227,6 @@ def _check_envelope(spec: inference_pb2.GenerationSpec) -> None:
         raise InvalidArgument(f"cache_salt has {salt_bytes} bytes, may have at most {_MAX_SALT_BYTES}")
     if spec.HasField("constraint"):
         check_constraint(spec.constraint)
-
-
-def _check_ends(spec: inference_pb2.GenerationSpec, stopping: inference_pb2.StoppingParams, path: str) -> None:
-    if spec.HasField("constraint") and stopping.ignore_eos:
-        raise InvalidArgument(f"{path}.ignore_eos is set beside constraint, whose output ends with an end token")
 
 
 def _set_max_tokens(stopping: inference_pb2.StoppingParams, num_prompt_tokens: int, max_model_len: int, path: str) -> None:

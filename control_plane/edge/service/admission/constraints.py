@@ -39,7 +39,7 @@ class RequestConstraints:
         self._compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
 
     def prepare(self) -> None:
-        """Do what the first constraint needs and others do not."""
+        """Build what all constraints share: until then the first one waits for it."""
         self._compiler.prepare()
 
     def compile(self, constraint: inference_pb2.Constraint, count: int) -> list[TokenConstraint]:
@@ -47,19 +47,15 @@ class RequestConstraints:
         kind = constraint.WhichOneof("kind")
         assert kind is not None
         try:
-            return self._compiler.compile(_grammar(kind, constraint), count)
+            is_list = kind == "alternatives"
+            grammar = alternatives_grammar(constraint.alternatives.texts) if is_list else _GRAMMARS[kind](getattr(constraint, kind))
+            return self._compiler.compile(grammar, count)
         except GrammarRefused as error:
             raise InvalidArgument(f"constraint.{kind}: {error}") from None
         except ConstraintsUnavailable as error:
             raise FailedPrecondition(f"constraint: {error}") from None
         except TrialFailed as error:
             raise Unavailable(f"constraint: the server is too busy to compile it: {error}") from None
-
-
-def _grammar(kind: str, constraint: inference_pb2.Constraint) -> str:
-    if kind == "alternatives":
-        return alternatives_grammar(constraint.alternatives.texts)
-    return _GRAMMARS[kind](getattr(constraint, kind))
 
 
 def _check_alternatives(alternatives: inference_pb2.Alternatives) -> None:

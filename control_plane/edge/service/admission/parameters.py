@@ -151,14 +151,12 @@ def _set_fields(message: Message) -> set[str]:
 
 
 def _require(holds: bool, field: str, value: float, limit: str) -> None:
-    if not holds:
-        raise InvalidArgument(f"{field} = {_shortest(value) if isinstance(value, float) else value}, must be {limit}")
-
-
-def _shortest(value: float) -> str:
-    """The shortest text that means this value of a `float` field and no other."""
-    short = f"{value:g}"
-    return short if np.float32(short) == np.float32(value) else str(np.float32(value))
+    if holds:
+        return
+    text = str(value)
+    if isinstance(value, float):  # the shortest text that means this value of a `float` field and no other
+        text = f"{value:g}" if np.float32(f"{value:g}") == np.float32(value) else str(np.float32(value))
+    raise InvalidArgument(f"{field} = {text}, must be {limit}")
 
 
 def _require_size(field: str, size: int, limit: int) -> None:

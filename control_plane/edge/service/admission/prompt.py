@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -17,10 +17,38 @@ from control_plane.edge.text.message_shapes import CallArguments
 from control_plane.edge.text.tokenizer import Encoding, TokenizerFailed
 from pypto_serving.inference.v1 import inference_pb2
 
+_MAX_TOOLS = 128
+_MAX_CALLS = 128  # of a message
+_MAX_ARGUMENTS = 64
+_MAX_DOCUMENTS = 1024
+_MAX_ARGUMENT_NAME = 64
+
+#: A template may indent JSON, which makes its text longer by the depth; both together bound what a rendering can take.
+_MAX_JSON_CHARACTERS = 1 << 19
+_MAX_JSON_DEPTH = 32
+
+#: Names by which templates know what a model thought before it answered.
+_REASONING = ("reasoning_content", "thinking")
+
+#: Of a tool that takes no arguments.
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+#: Shorter texts are encoded faster than they are handed to a thread.
+_INLINE_CHARACTERS = 1000
+
+#: Texts that have more for every token of the limit rarely fit, and can take gigabytes: they are counted in parts before they are encoded.
+_USUAL_CHARACTERS_PER_TOKEN = 4
+_PART_CHARACTERS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """Refuses what can not fit, at the cost of looking at a length. `reason` ends the message to the client."""
+    """Refuses what cannot fit, at the cost of looking at a length. `reason` ends the message to the client."""
 
     tokens: int
     characters: int
@@ -49,25 +77,6 @@ def context_prompt_limit(max_model_len: int, max_token_characters: int) -> Promp
     return PromptLimit(max_model_len, max_model_len * max_token_characters, max_model_len, reason)
 
 
-_MAX_TOOLS = 128
-_MAX_CALLS = 128  # of a message
-_MAX_ARGUMENTS = 64
-_MAX_DOCUMENTS = 1024
-_MAX_ARGUMENT_NAME = 64
-
-#: A template may indent JSON, which makes its text longer by the depth; both together bound what a rendering can take.
-_MAX_JSON_CHARACTERS = 1 << 19
-_MAX_JSON_DEPTH = 32
-
-#: Names by which templates know what a model thought before it answered.
-_REASONING = ("reasoning_content", "thinking")
-
-#: Of a tool that takes no arguments.
-_NO_PARAMETERS = {"type": "object", "properties": {}}
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
 def check_chat(chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> None:
     """Check sizes, before anything is copied; raises InvalidArgument."""
     if not chat.messages:
@@ -78,7 +87,10 @@ def check_chat(chat: inference_pb2.Chat, path: str, limit: PromptLimit) -> None:
     _check_count(f"{path}.documents", len(chat.documents), _MAX_DOCUMENTS)
     for index, message in enumerate(chat.messages):
         _check_count(f"{path}.messages[{index}].tool_calls", len(message.tool_calls), _MAX_CALLS)
-    num_characters = sum(len(text) for message in chat.messages for text in _texts(message))
+    num_characters = 0
+    for message in chat.messages:
+        num_characters += sum(map(len, (message.role, message.content, message.reasoning_content, message.name, message.tool_call_id)))
+        num_characters += sum(len(call.id) + len(call.name) + len(call.arguments) for call in message.tool_calls)
     limit.check_characters(f"{path}.messages", num_characters)
     values = sum(len(name) + len(value.string_value) for name, value in chat.template_arguments.items())
     limit.check_characters(f"{path}.template_arguments", values)
@@ -120,11 +132,6 @@ def _continues(chat: inference_pb2.Chat, path: str) -> bool:
 def _check_count(field: str, size: int, limit: int) -> None:
     if size > limit:
         raise InvalidArgument(f"{field} has {size} entries, may have at most {limit}")
-
-
-def _texts(message: inference_pb2.ChatMessage) -> Sequence[str]:
-    calls = [text for call in message.tool_calls for text in (call.id, call.name, call.arguments)]
-    return (message.role, message.content, message.reasoning_content, message.name, message.tool_call_id, *calls)
 
 
 def _message(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
@@ -232,7 +239,7 @@ def _parsed(text: str, path: str) -> Any:
 
 
 def _check_writable(value: Any, path: str, depth: int = 0) -> None:
-    """Raise InvalidArgument for what a prompt can not hold: half a character, no number; and for what is nested too deep."""
+    """Raise InvalidArgument for what a prompt cannot hold: half a character, no number; and for what is nested too deep."""
     match value:
         case str():
             _check_whole(value, path)
@@ -259,17 +266,6 @@ def _finite(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgument(f"{path} holds a number that is none or beyond 1.8e308, must be finite")
     return value
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-#: Shorter texts are encoded faster than they are handed to a thread.
-_INLINE_CHARACTERS = 1000
-
-#: Texts that have more for every token of the limit rarely fit, and can take gigabytes: they are counted in parts before they are encoded.
-_USUAL_CHARACTERS_PER_TOKEN = 4
-_PART_CHARACTERS = 1 << 16
 
 
 class PromptEncoder:

@@ -19,6 +19,9 @@ MAX_RESUMED_TOKENS = 1 << 20
 _MAX_KEY_BYTES = 64
 _MAX_NUMERICS_ID = 256
 
+#: Tokens from one reading of the clock to the next.
+_SLICE_TOKENS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedChoice:
@@ -59,7 +62,14 @@ def check_resume(spec: inference_pb2.GenerationSpec, fingerprint: str, vocab_siz
 def unfinished_choices(spec: inference_pb2.GenerationSpec, num_choices: int) -> list[UnfinishedChoice]:
     """The choices to be generated, in order of their index: all, or those that a checked resume has not seen to their end."""
     known = {choice.index: choice for choice in spec.resume.choices}
-    return [_unfinished(index, known.get(index)) for index in range(num_choices) if index not in known or not known[index].finished]
+    unfinished = []
+    for index in range(num_choices):
+        received = known.get(index)
+        if received is None:
+            unfinished.append(UnfinishedChoice(index))
+        elif not received.finished:
+            unfinished.append(UnfinishedChoice(index, received.token_ids, received.numerics_id or None))
+    return unfinished
 
 
 def _check_choices(resume: inference_pb2.Resume) -> None:
@@ -83,16 +93,6 @@ def _check_choice(path: str, choice: inference_pb2.ResumedChoice, max_tokens: in
     check_token_ids(choice.token_ids, vocab_size, f"{path}.token_ids")
     if len(choice.numerics_id) > _MAX_NUMERICS_ID or not choice.numerics_id.isprintable():
         raise InvalidArgument(f"{path}.numerics_id must be at most {_MAX_NUMERICS_ID} printable characters")
-
-
-def _unfinished(index: int, received: inference_pb2.ResumedChoice | None) -> UnfinishedChoice:
-    if received is None:
-        return UnfinishedChoice(index)
-    return UnfinishedChoice(index, received.token_ids, received.numerics_id or None)
-
-
-#: Tokens between two looks at the clock.
-_LOOK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,6 @@ class Replayer:
         start = self._cpu_clock()
         seconds = 0.0
         while not replay.is_done and seconds < self._limits.slice_seconds:
-            replay.advance(_LOOK_TOKENS)
+            replay.advance(_SLICE_TOKENS)
             seconds = self._cpu_clock() - start
         return seconds

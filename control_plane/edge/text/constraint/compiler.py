@@ -16,7 +16,7 @@ from control_plane.edge.text.tokenizer import Tokenizer
 
 
 class ConstraintsUnavailable(Exception):
-    """This model can not be constrained; the message says why."""
+    """This model cannot be constrained; the message says why."""
 
 
 class GrammarTokens:

@@ -17,11 +17,31 @@ _MAX_REASON = 300
 _NOTHING_FITS = ("NoExtension", "NoExtensionBias")
 
 #: What we say of oneOf: the option that the library recommends would only pretend to support it.
-_ONE_OF = "oneOf is supported only where its options can not overlap, such as those of different types; anyOf lets them"
+_ONE_OF = "oneOf is supported only where its options cannot overlap, such as those of different types; anyOf lets them"
+
+#: Without it the grammar decides how the text that it forces is cut into tokens: at once, however long the text is.
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+
+#: Most JSON is written with less between two values; without a bound a weak model can go on with blanks for ever.
+_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+
+#: Escapes that a text may have. With \uXXXX a name could be written in several ways, of which the compiler tells only one from the others.
+_ESCAPES = 'nrbtf\\"'
+_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+
+#: Formats of texts that the compiler knows; others are annotations, as the standard allows.
+_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
+)  # "unknown" is any text
+
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})  # of names, not of keywords
+_ANNOTATIONS = frozenset({"default", "example", "examples"})
+_BOUNDS = {"minimum": 0, "maximum": 0, "exclusiveMinimum": 1, "exclusiveMaximum": -1}  # and how far off the last number is
+_MAX_INTEGER = (1 << 63) - 1
 
 
 class GrammarRefused(ValueError):
-    """A grammar can not be used; the message says why, in one line."""
+    """A grammar cannot be used; the message says why, in one line."""
 
 
 def reason_of(error: str) -> str:
@@ -31,10 +51,6 @@ def reason_of(error: str) -> str:
     if reason.startswith("oneOf constraints are not supported"):
         return _ONE_OF
     return "no text fits it" if reason in _NOTHING_FITS else reason
-
-
-#: Without it the grammar decides how the text that it forces is cut into tokens: at once, however long the text is.
-_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 
 
 def lark_grammar(source: str) -> str:
@@ -58,28 +74,10 @@ def json_schema_grammar(text: str) -> str:
     return f"start: %json {compiled_schema(text)}{_OPTIONS}"
 
 
-#: Most JSON is written with less between two values; without a bound a weak model can go on with blanks for ever.
-_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
-
-#: Escapes that a text may have. With \uXXXX a name could be written in several ways, of which the compiler tells only one from the others.
-_ESCAPES = 'nrbtf\\"'
-_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-
-#: Formats of texts that the compiler knows; others are annotations, as the standard allows.
-_FORMATS = frozenset(
-    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
-)  # "unknown" is any text
-
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})  # of names, not of keywords
-_ANNOTATIONS = frozenset({"default", "example", "examples"})
-_BOUNDS = {"minimum": 0, "maximum": 0, "exclusiveMinimum": 1, "exclusiveMaximum": -1}  # and how far off the last number is
-_MAX_INTEGER = (1 << 63) - 1
-
-
 def compiled_schema(text: str) -> str:
     """The schema to be compiled, as JSON; raises GrammarRefused when it is no JSON object, or asks for what would not be kept."""
     try:
-        schema = json.loads(text, parse_constant=_no_constant, parse_float=Decimal)
+        schema = json.loads(text, parse_constant=_refuse_constant, parse_float=Decimal)
         if not isinstance(schema, dict):
             raise GrammarRefused("not a JSON object")
         return json.dumps(_with_options(_schema(schema)), default=_as_float)
@@ -179,5 +177,5 @@ def _as_float(value: Decimal) -> float:
     return number
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")

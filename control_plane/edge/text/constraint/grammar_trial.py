@@ -49,7 +49,7 @@ class TrialFailed(Exception):
 
 
 class TrialBroken(Exception):
-    """A trial ended as none should; the message has its own words. Says nothing about the grammar either, and is a defect of ours."""
+    """A trial ended in an unknown way, with the words of the message: a defect of ours, which says nothing about the grammar either."""
 
 
 class GrammarTrial:
@@ -67,7 +67,10 @@ class GrammarTrial:
         Raises TrialFailed and TrialBroken, too: those are not remembered.
         """
         digest = hashlib.sha256(grammar.encode()).digest()
-        verdict = self._known(digest)
+        with self._lock:
+            verdict = self._verdicts.get(digest)
+            if verdict is not None:
+                self._verdicts.move_to_end(digest)
         if verdict is None:
             verdict = self._try(grammar)
             with self._lock:
@@ -76,12 +79,6 @@ class GrammarTrial:
                     self._verdicts.popitem(last=False)
         if verdict:
             raise GrammarRefused(verdict)
-
-    def _known(self, digest: bytes) -> str | None:
-        with self._lock:
-            if digest in self._verdicts:
-                self._verdicts.move_to_end(digest)
-            return self._verdicts.get(digest)
 
     def _try(self, grammar: str) -> str:
         request = {

@@ -23,10 +23,10 @@ class _Cost:
 
 
 class MaskThreads:
-    """Two threads for constraints that are fast, and two for others. `tell_ready` is called on them when a mask is there."""
+    """Two threads for constraints that are fast, and two for others. They call `on_ready` when a mask is there."""
 
-    def __init__(self, tell_ready: Callable[[], object]) -> None:
-        self._tell_ready = tell_ready
+    def __init__(self, on_ready: Callable[[], object]) -> None:
+        self._on_ready = on_ready
         self._fast = ThreadPoolExecutor(2, thread_name_prefix="mask")
         self._slow = ThreadPoolExecutor(2, thread_name_prefix="slow-mask")
 
@@ -35,7 +35,7 @@ class MaskThreads:
         self._fast.shutdown(wait=False, cancel_futures=True)
         self._slow.shutdown(wait=False, cancel_futures=True)
 
-    def take(self, request: GenerationRequest) -> GenerationRequest:
+    def attach(self, request: GenerationRequest) -> GenerationRequest:
         """The request with its constraints on these threads, which begin with the first masks at once."""
         if all(choice.constraint is None for choice in request.choices):
             return request
@@ -51,9 +51,9 @@ class MaskThreads:
         if cost.is_slow:
             self._slow.submit(self._timed, work, cost)
         else:
-            self._fast.submit(self._first_try, work, cost)
+            self._fast.submit(self._run_if_fast, work, cost)
 
-    def _first_try(self, work: Callable[[], None], cost: _Cost) -> None:
+    def _run_if_fast(self, work: Callable[[], None], cost: _Cost) -> None:
         if cost.is_slow:  # by now, as another choice has shown
             self._slow.submit(self._timed, work, cost)
         else:
@@ -63,7 +63,7 @@ class MaskThreads:
         start = thread_time()
         work()
         cost.is_slow = cost.is_slow or thread_time() - start > _SLOW_SECONDS
-        self._tell_ready()
+        self._on_ready()
 
 
 class ThreadedConstraint:
@@ -87,17 +87,17 @@ class ThreadedConstraint:
 
     @property
     def is_ready(self) -> bool:
-        """See `Constraint.is_ready`."""
+        """Whether the mask is there."""
         return self._mask is not None
 
     def push(self, token_id: int) -> None:
-        """See `Constraint.push`; what does not fit is told by the next mask."""
+        """Begin with the next mask, which raises what is wrong with the token."""
         assert self._mask is not None, "a token comes before its mask"
         self._mask = None
         self._threads.run(lambda: self._compute(token_id), self._cost)
 
     def mask(self) -> bytes:
-        """See `Constraint.mask`."""
+        """The mask that a thread has computed; raises what went wrong there."""
         assert self._mask is not None, "the mask is not known yet"
         if isinstance(self._mask, Exception):
             raise self._mask

@@ -1,4 +1,4 @@
-"""The constraint of one sequence, behind the core's protocol."""
+"""The constraint of one sequence: masks over the vocabulary, one bit per token id, lowest bit first."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,6 +6,12 @@ from llguidance import LLMatcher
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint.grammar import reason_of
+
+#: What the library says of a token that does not fit; a matcher can also stop because it has become too complex.
+_MISFIT = "doesn't satisfy the grammar"
+
+#: What it says at a limit that counts what has piled up. All others count a single mask or token: a fresh matcher would reach them too.
+_FULL = "lexer error: "
 
 
 class EndTokens:
@@ -31,19 +37,12 @@ class EndTokens:
         return bytes(changed)
 
 
-#: What the library says of a token that does not fit; a matcher can also stop because it has become too complex.
-_MISFIT = "doesn't satisfy the grammar"
-
-#: What it says at a limit that counts what has piled up. All others count a single mask or token: a fresh matcher would reach them too.
-_FULL = "lexer error: "
-
-
 class TokenConstraint:
     """Implements `control_plane.core.constraint.Constraint`. Used on one thread at a time; computes nothing before it is asked.
 
     End tokens are not left to the grammar: they are allowed exactly where the output is complete, whatever it says of them. `begin` makes
     a matcher that has seen nothing: what one piles up from mask to mask, also for its copies, counts against its limits, so that only
-    what a fresh one can not do either is too complex.
+    what a fresh one cannot do either is too complex.
     """
 
     __slots__ = ("_begin", "_ends", "_has_ended", "_mask", "_matcher", "_token_ids")
@@ -58,11 +57,11 @@ class TokenConstraint:
 
     @property
     def is_ready(self) -> bool:
-        """See `Constraint.is_ready`."""
+        """Whether the mask is known without computing."""
         return self._mask is not None
 
     def push(self, token_id: int) -> None:
-        """See `Constraint.push`."""
+        """Add a token; raises ConstraintViolated when it does not fit."""
         self._mask = None
         if self._has_ended:
             raise ConstraintViolated(f"token id {token_id} comes after the end")
@@ -74,7 +73,7 @@ class TokenConstraint:
             raise ConstraintViolated(f"end token {token_id} comes before the output is complete")
 
     def mask(self) -> bytes:
-        """See `Constraint.mask`."""
+        """One bit per token id; raises ConstraintExhausted when the grammar asks for too much."""
         if self._mask is None:
             self._mask = self._next_mask()
         return self._mask

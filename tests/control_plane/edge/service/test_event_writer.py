@@ -2,7 +2,7 @@
 
 import asyncio
 
-from control_plane.edge.service.inference_service import EventWriter
+from control_plane.edge.service.responses import EventWriter
 from pypto_serving.inference.v1 import inference_pb2
 
 EVENT = inference_pb2.GenerateStreamResponse()

@@ -63,13 +63,13 @@ async def readiness(health: Health) -> Readiness:
 async def test_ops_01_levels_follow_worker_and_engine(health: Health, readiness: Readiness) -> None:
     signs = Signs()
     assert health.levels == (True, False, False)
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (True, False, False)
     signs.join_worker()
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (True, True, True)
     signs.snapshot = replace(signs.snapshot, healthy=False)
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (True, True, False)
 
 
@@ -77,22 +77,22 @@ async def test_an_engine_that_does_not_turn_is_stuck_at_the_second_look(health: 
     signs = Signs()
     signs.join_worker()
     signs.lag_seconds = 1.6
-    readiness.look(signs)  # perhaps the whole process was stopped for a while
+    readiness.update(signs)  # perhaps the whole process was stopped for a while
     assert health.levels == (True, True, True)
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (False, False, False)
     signs.lag_seconds = 0.0
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (True, True, True)
 
 
 async def test_a_drain_ends_readiness_for_good_and_nothing_else(health: Health, readiness: Readiness) -> None:
     signs = Signs()
     signs.join_worker()
-    readiness.look(signs)
+    readiness.update(signs)
     readiness.drain()
     assert health.levels == (True, True, False)
-    readiness.look(signs)
+    readiness.update(signs)
     assert health.levels == (True, True, False)
 
 
@@ -100,7 +100,7 @@ async def test_only_changes_are_told(health: Health, readiness: Readiness) -> No
     signs = Signs()
     num_changes = health.num_changes
     for _ in range(3):
-        readiness.look(signs)
+        readiness.update(signs)
     assert health.num_changes == num_changes
 
 

@@ -7,7 +7,7 @@ import pytest
 from fakes.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
-from control_plane.edge.config import StreamLimits
+from control_plane.edge.config import StreamOptions
 from control_plane.edge.service.errors import Aborted, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable
 from control_plane.edge.service.request_stream import Backlog, RequestStream
 from control_plane.edge.service.request_streams import RequestStreams
@@ -63,16 +63,16 @@ async def test_output_piles_up_while_the_call_is_slow_and_leaves_as_one_delta() 
     for output in (delta(0), delta(1), delta(2), FINISHED):
         stream.put(output)
     gatherer = DeltaGatherer(ResponseBuilder(byte_tokenizer()), pb.OutputOptions(stream_interval=1))
-    first, last = gatherer.events(await stream.take())
+    first, last = gatherer.events(await stream.next_outputs())
     assert (first.delta.text, list(first.delta.token_ids), last.finished.usage.completion_tokens) == ("012", [0, 1, 2], 3)
-    assert await stream.take() == []
+    assert await stream.next_outputs() == []
 
 
 async def test_what_piles_up_is_joined_and_leaves_in_messages_of_bounded_size() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for index in range(5000):
         stream.put(delta(index))
-    outputs = await stream.take()
+    outputs = await stream.next_outputs()
     assert len(outputs) < 150
     events = list(DeltaGatherer(ResponseBuilder(byte_tokenizer()), pb.OutputOptions(stream_interval=1)).events(outputs))
     assert [token_id for event in events for token_id in event.delta.token_ids] == [*range(5000)]
@@ -81,7 +81,7 @@ async def test_what_piles_up_is_joined_and_leaves_in_messages_of_bounded_size() 
 
 async def test_the_whole_output_is_waited_for() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
-    whole = asyncio.ensure_future(stream.whole())
+    whole = asyncio.ensure_future(stream.all_outputs())
     stream.put(delta(0))
     await asyncio.sleep(0)
     assert not whole.done()
@@ -93,13 +93,13 @@ async def test_tokens_count_until_they_are_written() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for index in range(5):
         stream.put(delta(index))
-    await stream.take()
+    await stream.next_outputs()
     stream.put(delta(5))
-    stream.written(3)
+    stream.mark_written(3)
     assert stream.backlog.num_tokens == 3
-    await stream.take()  # the other two were gathered for a larger message
+    await stream.next_outputs()  # the other two were gathered for a larger message
     assert stream.backlog.num_tokens == 1
-    stream.written(3)
+    stream.mark_written(3)
     assert stream.backlog.num_tokens == 0
 
 
@@ -107,23 +107,23 @@ async def test_a_failure_is_raised_to_the_call() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     stream.put(RequestFailed("x", Failure.ABORTED, "lost three workers"))
     with pytest.raises(Aborted, match="three workers"):
-        await stream.take()
+        await stream.next_outputs()
 
 
 async def test_output_before_a_failure_is_not_lost() -> None:
     stream = RequestStream(request(), Backlog(None, pytest.fail, pytest.fail))
     for output in (delta(0), delta(1), RequestFailed("x", Failure.ABORTED, "lost three workers")):
         stream.put(output)
-    assert await stream.take() == [delta(0), delta(1)]
+    assert await stream.next_outputs() == [delta(0), delta(1)]
     with pytest.raises(Aborted, match="three workers"):
-        await stream.take()
+        await stream.next_outputs()
 
 
 async def test_output_of_a_pass_arrives_from_another_thread() -> None:
     live = RequestStreams(asyncio.get_running_loop(), SilentEngine())
     async with live.open(request(), Deadline(None)) as stream:
         await asyncio.to_thread(live.publish, [delta(0), FINISHED])
-        assert await stream.take() == [delta(0), FINISHED]
+        assert await stream.next_outputs() == [delta(0), FINISHED]
         assert len(live) == 1
     assert len(live) == 0
 
@@ -171,14 +171,14 @@ async def test_an_interrupt_waits_for_the_block_that_it_may_end() -> None:
 
 
 async def test_a_successor_is_not_let_go_by_the_stream_it_replaced() -> None:
-    live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine(), StreamLimits(max_unwritten_tokens=2))
+    live = RequestStreams(asyncio.get_running_loop(), engine := SilentEngine(), StreamOptions(max_unwritten_tokens=2))
     async with live.open(request(), Deadline(None), waits_for_client=True) as old:
         live._deliver([delta(0), delta(1), delta(2)])
         assert engine.calls == [("hold", "x")]
         live._deliver([RequestFailed("x", Failure.CANCELLED, "taken over")])
-        await old.take()
+        await old.next_outputs()
         with pytest.raises(Cancelled):
-            await old.take()
+            await old.next_outputs()
         assert engine.calls == [("hold", "x")]
 
 
@@ -190,7 +190,7 @@ async def test_two_takeovers_at_once_follow_each_other() -> None:
         with pytest.raises(Cancelled):
             async with live.open(request(takes_over=True), Deadline(None)) as stream:
                 order.append(name)
-                await stream.take()
+                await stream.next_outputs()
 
     tasks = [asyncio.ensure_future(take_over(name)) for name in "abc"]
     for _ in tasks:
@@ -210,4 +210,4 @@ async def test_a_closed_server_takes_nothing_and_can_fail_everything() -> None:
                 pass
         live.fail_all("the end")
         with pytest.raises(Unavailable, match="the end"):
-            await stream.take()
+            await stream.next_outputs()

@@ -12,7 +12,7 @@ from fakes.engine import FakeControlPlane, fake_control_plane
 from fakes.tcp_proxy import TcpProxy
 
 from control_plane.edge import client_server
-from control_plane.edge.config import StreamLimits
+from control_plane.edge.config import StreamOptions
 from control_plane.engine.ports import Failure
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
@@ -20,13 +20,13 @@ from pypto_serving.inference.v1 import inference_pb2_grpc
 #: Bytes that a client takes without reading: one message.
 SMALL_WINDOW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1))
 LONG = [7] * 3000
-PATIENT = StreamLimits(max_unwritten_tokens=200)
-IMPATIENT = StreamLimits(max_unwritten_tokens=200, slow_reader_seconds=0.2)
+PATIENT = StreamOptions(max_unwritten_tokens=200)
+IMPATIENT = StreamOptions(max_unwritten_tokens=200, slow_reader_seconds=0.2)
 
 
 @asynccontextmanager
-async def long_plane(limits: StreamLimits) -> AsyncIterator[FakeControlPlane]:
-    async with fake_control_plane(script=LONG, limits=limits) as plane:
+async def long_plane(limits: StreamOptions) -> AsyncIterator[FakeControlPlane]:
+    async with fake_control_plane(script=LONG, stream_options=limits) as plane:
         plane.join_worker(max_model_len=4000)
         yield plane
 
@@ -133,7 +133,7 @@ async def test_a_reader_that_stops_during_a_drain_is_not_waited_for() -> None:
 
 
 async def test_a_unary_call_is_never_held() -> None:
-    async with long_plane(StreamLimits(max_unwritten_tokens=1)) as plane:
+    async with long_plane(StreamOptions(max_unwritten_tokens=1)) as plane:
         response = await plane.generate(text="Hi", stopping=pb.StoppingParams(max_tokens=len(LONG)), output=pb.OutputOptions(logprobs=True))
         assert (len(response.choices[0].token_ids), len(response.choices[0].logprobs)) == (len(LONG), len(LONG))
         assert plane.engine.ever_held == set()

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from fakes.engine import FakeControlPlane, fake_control_plane, served_model
 
-from control_plane.edge.service.errors import error_of, failure_of
+from control_plane.edge.service.errors import Deadline, error_of, failure_of
 from control_plane.engine.ports import Failure, RequestFailed
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -96,7 +96,7 @@ async def test_rpc_07_a_method_that_does_not_exist_is_not_implemented() -> None:
 
 def test_rpc_07_every_failure_has_an_error_and_back() -> None:
     for failure in Failure:
-        assert failure_of(error_of(RequestFailed("x", failure, "because"))) is failure
+        assert failure_of(error_of(RequestFailed("x", failure, "because")), Deadline(None)) is failure
 
 
 @pytest.mark.parametrize("name", ["模型🙂", "/models/é", "x" * 20_000, "é" * 20_000])

@@ -125,7 +125,7 @@ async def test_what_all_constraints_share_is_built_before_the_first(monkeypatch:
     assert [name.partition("_")[0] for name in built] == ["constraint"]
     await encoder.compile(admission._constraints.compile, pb.Constraint(regex="ab"), 2)
     assert len(built) == 1
-    await Admission(model_without_ends(), encoder, Replayer(), ContextLimit(1.0, 1)).prepare()  # can not be constrained: nothing to do
+    await Admission(model_without_ends(), encoder, Replayer(), ContextLimit(1.0, 1)).prepare()  # cannot be constrained: nothing to do
     encoder.close()
     assert len(built) == 1
 

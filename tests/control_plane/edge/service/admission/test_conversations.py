@@ -1,4 +1,4 @@
-"""Conversations that templates take in different shapes: nothing is lost, and what can not be written is refused."""
+"""Conversations that templates take in different shapes: nothing is lost, and what cannot be written is refused."""
 
 import json
 from typing import Any

@@ -39,9 +39,9 @@ class Pool:
         self._ready: queue.Queue[None] = queue.Queue()
         self.threads = MaskThreads(lambda: self._ready.put(None))
 
-    def take(self, *constraints: Constraint) -> list[Constraint]:
+    def attach(self, *constraints: Constraint) -> list[Constraint]:
         choices = [make_choice(index, constraint=constraint) for index, constraint in enumerate(constraints)]
-        return [choice.constraint for choice in self.threads.take(received_request(choices=choices)).choices]
+        return [choice.constraint for choice in self.threads.attach(received_request(choices=choices)).choices]
 
     def next_mask(self, constraint: Constraint) -> bytes:
         while not constraint.is_ready:
@@ -62,7 +62,7 @@ def allowed(mask: bytes) -> int:
 
 def test_masks_are_those_of_the_constraint_and_nothing_is_computed_by_who_asks(pool: Pool) -> None:
     watched, alone = WatchedConstraint(), SubsetConstraint()
-    (threaded,) = pool.take(watched)
+    (threaded,) = pool.attach(watched)
     for _ in range(20):
         assert pool.next_mask(threaded) == alone.mask()
         token = allowed(alone.mask())
@@ -76,12 +76,12 @@ def test_masks_are_those_of_the_constraint_and_nothing_is_computed_by_who_asks(p
 
 def test_a_first_mask_that_is_known_is_not_computed_again(pool: Pool) -> None:
     known = SubsetConstraint()
-    (threaded,) = pool.take(known)
+    (threaded,) = pool.attach(known)
     assert threaded.is_ready and threaded.mask() == known.mask()
 
 
 def test_what_goes_wrong_on_a_thread_is_told_by_the_mask(pool: Pool) -> None:
-    exhausted, broken, wrong = pool.take(WatchedConstraint(exhausted_at=0), WatchedConstraint(broken_at=0), WatchedConstraint())
+    exhausted, broken, wrong = pool.attach(WatchedConstraint(exhausted_at=0), WatchedConstraint(broken_at=0), WatchedConstraint())
     with pytest.raises(ConstraintExhausted):
         pool.next_mask(exhausted)
     with pytest.raises(RuntimeError, match="no mask"):
@@ -95,13 +95,13 @@ def test_what_goes_wrong_on_a_thread_is_told_by_the_mask(pool: Pool) -> None:
 def test_a_slow_constraint_leaves_the_threads_of_fast_ones(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_threads, "_SLOW_SECONDS", -1.0)
     slow, sibling = WatchedConstraint(), WatchedConstraint()
-    for threaded in (taken := pool.take(slow, sibling)):
+    for threaded in (taken := pool.attach(slow, sibling)):
         pool.next_mask(threaded)
     go_on = threading.Event()
     slow._before_mask = sibling._before_mask = go_on.wait
     for threaded, constraint in zip(taken, (slow, sibling), strict=True):
         threaded.push(allowed(SubsetConstraint.mask(constraint)))
-    (fast,) = pool.take(WatchedConstraint())
+    (fast,) = pool.attach(WatchedConstraint())
     pool.next_mask(fast)  # although both choices of the slow one keep a thread each busy
     assert not any(threaded.is_ready for threaded in taken)
     go_on.set()
