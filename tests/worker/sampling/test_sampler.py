@@ -8,6 +8,7 @@ import torch
 from fakes.sampling import bias, draw, lane_table, sample_rows
 from fakes.steps import ids
 
+from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampler import sample
 from worker.sampling.sampling_rows import SamplingColumns
 from worker.step import LaneSampling
@@ -178,6 +179,28 @@ def test_top_p_takes_its_share_of_all_that_a_large_top_k_keeps(spread, monkeypat
     drawn = draw(logits, samplings)
     monkeypatch.setattr("worker.sampling.sampler._NUM_CANDIDATES", ())
     assert draw(logits, samplings) == drawn
+
+
+def _draw_by_definition(logits, sampling, index):
+    """One row sorted as a whole, and cut weight by weight."""
+    weights = (logits - logits.max()).softmax(-1).numpy()
+    order = np.lexsort((np.arange(len(weights)), -weights))[: sampling.top_k or None]
+    sums = np.cumsum(weights[order], dtype=np.float64)
+    total = sums[-1] if sampling.top_k else 1.0
+    kept = order[: 1 + np.count_nonzero(sums[:-1] < np.float64(np.float32(sampling.top_p)) * total)]
+    sums = np.cumsum(np.where(np.isin(np.arange(len(weights)), kept), weights, 0), dtype=np.float64)
+    point = uniforms(np.array([sampling.seed], dtype=np.uint64), np.array([index]), Purpose.TOKEN)
+    return int(np.searchsorted(sums, point * sums[-1], side="right")[0])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("top_k", [0, 3, 2048, 2049, 4000])
+def test_top_k_and_top_p_draw_what_their_definition_says_with_ties_too(spread, top_k):
+    logits = (torch.randn(24, 6000, generator=torch.Generator().manual_seed(4)) * spread).bfloat16().float()
+    shares = (0.001, 0.5, 0.9, 0.99, 0.9999, 0.9999999)
+    samplings = [LaneSampling(temperature=1.0, seed=row, top_k=top_k, top_p=shares[row % len(shares)]) for row in range(24)]
+    expected = [_draw_by_definition(row, sampling, 1) for row, sampling in zip(logits, samplings, strict=True)]
+    assert draw(logits, samplings) == expected
 
 
 def test_bias_of_any_size_leaves_the_biased_tokens_alone_to_be_drawn():
