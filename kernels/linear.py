@@ -4,6 +4,8 @@ On a CPU a row of a result has the same bits whatever the number and the content
 torch's own products, which serve where the C++ forms are not built). The weight is kept in panels only: the tensor passed in may be freed.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,16 +19,18 @@ _panels = torch.ops.pypto_serving
 class PackedLinear:
     """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K]; T is any number, N and K too. float32, bfloat16, float16.
 
+    The weight may come in parts [N_i, K], to be below one another: on a CPU they are packed from where they lie, without a copy first.
     With `gated` the weight holds N / 2 gates and then as many ups, and the result is silu(gate) * up [T, N / 2], with the bits of the
     plain product followed by ops.swiglu.
     """
 
     __slots__ = ("_form", "in_features", "out_features")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> None:
-        self.out_features, self.in_features = weight.shape
-        in_panels = _is_on_host(weight) and products.method(weight.dtype) != "torch"
-        self._form: _Panels | _Stored = _Panels(weight, bias, gated) if in_panels else _Stored(weight, bias, gated)
+    def __init__(self, weight: Tensor | Sequence[Tensor], bias: Tensor | None, *, gated: bool = False) -> None:
+        parts = [weight] if isinstance(weight, Tensor) else list(weight)
+        self.out_features, self.in_features = sum(len(part) for part in parts), parts[0].shape[1]
+        in_panels = _is_on_host(parts[0]) and products.method(parts[0].dtype) != "torch"
+        self._form: _Panels | _Stored = _Panels(parts, bias, gated) if in_panels else _Stored(parts, bias, gated)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N], or [T, N / 2] if gated, of x's type."""
@@ -69,10 +73,10 @@ class _Panels:
 
     __slots__ = ("_bias", "_brgemm", "_panels", "_result", "_shape")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
-        self._shape = tuple(weight.shape)
-        self._brgemm = products.method(weight.dtype) == "brgemm"
-        self._panels = _panels.pack_weight(weight.contiguous(), gated)
+    def __init__(self, parts: Sequence[Tensor], bias: Tensor | None, gated: bool) -> None:
+        self._shape = (sum(len(part) for part in parts), parts[0].shape[1])
+        self._brgemm = products.method(parts[0].dtype) == "brgemm"
+        self._panels = _panels.pack_parts([part.contiguous() for part in parts], gated)
         self._bias = None if bias is None else _panels.pack_weight(bias.float().view(-1, 1), gated)
         self._result = "gated" if gated else "plain"
 
@@ -91,9 +95,9 @@ class _Stored:
 
     __slots__ = ("_bias", "_gated", "_product", "_weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
-        self._weight, self._bias, self._gated = weight.contiguous(), bias, gated
-        self._product = F.linear if _is_on_host(weight) else ops.linear
+    def __init__(self, parts: Sequence[Tensor], bias: Tensor | None, gated: bool) -> None:
+        self._weight, self._bias, self._gated = parts[0].contiguous() if len(parts) == 1 else torch.cat(list(parts)), bias, gated
+        self._product = F.linear if _is_on_host(self._weight) else ops.linear
 
     def product(self, x: Tensor) -> Tensor:
         out = self._product(x, self._weight, self._bias) if x.shape[0] else x.new_empty(0, self._weight.shape[0])

@@ -1,4 +1,4 @@
-// pack_weight, packed_linear, packed_rows: linear layers over panels (see panel.h).
+// pack_weight, pack_parts, packed_linear, packed_rows: linear layers over panels (see panel.h).
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -37,36 +37,57 @@ void pack_panel(const T* const (&outputs)[kPanel], int64_t depth, int64_t padded
   });
 }
 
-// weight [.., N, K] -> panels [.., P, K' / w, 32, w]. With `gated` the N rows are gates and as many ups, and a panel has 16 of each.
-at::Tensor pack_weight(const at::Tensor& weight, bool gated) {
-  TORCH_CHECK((weight.dim() == 2 || weight.dim() == 3) && weight.is_contiguous(), "pack_weight: the weight must be contiguous, [.., N, K]");
-  const int64_t num_outputs = weight.size(-2), depth = weight.size(-1), inner = num_outputs / 2;
-  TORCH_CHECK(!gated || num_outputs % 2 == 0, "pack_weight: ", num_outputs, " rows are not gates and as many ups");
+// Where the rows of matrices [.., K] that lie below one another begin.
+std::vector<const char*> row_pointers(at::TensorList parts, int64_t depth) {
+  std::vector<const char*> rows;
+  for (const at::Tensor& part : parts) {
+    TORCH_CHECK(part.dim() >= 2 && part.is_contiguous() && part.size(-1) == depth && part.scalar_type() == parts[0].scalar_type(),
+                "pack_parts: parts must be contiguous, [.., ", depth, "], all of one type");
+    for (int64_t row = 0; row < part.numel() / std::max<int64_t>(depth, 1); ++row)
+      rows.push_back(static_cast<const char*>(part.const_data_ptr()) + row * depth * part.element_size());
+  }
+  return rows;
+}
+
+// Matrices [N_i, K] below one another, N rows in all -> panels [P, K' / w, 32, w]; with `experts` each of so many equal shares of the rows
+// becomes panels by itself: [experts, P, ..]. With `gated` N rows are gates and as many ups, and a panel has 16 of each.
+at::Tensor pack_parts(at::TensorList parts, bool gated, std::optional<int64_t> experts) {
+  TORCH_CHECK(!parts.empty() && parts[0].dim() >= 2, "pack_parts: no parts [N, K]");
+  const int64_t depth = parts[0].size(-1), shares = experts.value_or(1);
+  const std::vector<const char*> rows = row_pointers(parts, depth);
+  TORCH_CHECK(shares > 0 && rows.size() % shares == 0, "pack_parts: ", rows.size(), " rows for ", shares, " experts");
+  const int64_t num_outputs = static_cast<int64_t>(rows.size()) / shares, inner = num_outputs / 2;
+  TORCH_CHECK(!gated || num_outputs % 2 == 0, "pack_parts: ", num_outputs, " rows are not gates and as many ups");
   const int64_t num_panels = gated ? (inner + kLanes - 1) / kLanes : (num_outputs + kPanel - 1) / kPanel;
   at::Tensor panels;
-  with_weight_type(weight, "pack_weight", [&](auto element) {
+  with_weight_type(parts[0], "pack_parts", [&](auto element) {
     using T = decltype(element);
     const int64_t padded = padded_depth<T>(depth);
     std::vector<int64_t> sizes = {num_panels, padded / kPanelPerWord<T>, kPanel, kPanelPerWord<T>};
-    if (weight.dim() == 3) sizes.insert(sizes.begin(), weight.size(0));
-    panels = allocate_panels(sizes, weight.options());
-    const T* from = weight.const_data_ptr<T>();
+    if (experts) sizes.insert(sizes.begin(), shares);
+    panels = allocate_panels(sizes, parts[0].options());
     T* to = panels.mutable_data_ptr<T>();
     // The threads of a product with few rows read what they have written here.
-    at::parallel_for(0, panels.numel() / (kPanel * padded), panel_grain(padded), [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, shares * num_panels, panel_grain(padded), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const T* outputs[kPanel];
         for (int64_t c = 0; c < kPanel; ++c) {
           const int64_t place = gated ? task % num_panels * kLanes + c % kLanes : task % num_panels * kPanel + c;
           const bool present = place < (gated ? inner : num_outputs);
           const int64_t row = task / num_panels * num_outputs + place + (gated ? c / kLanes * inner : 0);
-          outputs[c] = present ? from + row * depth : nullptr;
+          outputs[c] = present ? reinterpret_cast<const T*>(rows[row]) : nullptr;
         }
         pack_panel(outputs, depth, padded, to + task * kPanel * padded);
       }
     });
   });
   return panels;
+}
+
+// weight [N, K] or [experts, N, K], see pack_parts.
+at::Tensor pack_weight(const at::Tensor& weight, bool gated) {
+  TORCH_CHECK((weight.dim() == 2 || weight.dim() == 3) && weight.is_contiguous(), "pack_weight: the weight must be contiguous, [.., N, K]");
+  return pack_parts({weight}, gated, weight.dim() == 3 ? std::optional<int64_t>(weight.size(0)) : std::nullopt);
 }
 
 void check_panels(const at::Tensor& panels, int64_t depth, int64_t out_features, int64_t per_panel, const char* op) {
@@ -136,12 +157,14 @@ at::Tensor packed_rows(const at::Tensor& ids, const at::Tensor& panels, int64_t 
 
 TORCH_LIBRARY_FRAGMENT(pypto_serving, library) {
   library.def("pack_weight(Tensor weight, bool gated) -> Tensor");
+  library.def("pack_parts(Tensor[] parts, bool gated, int? experts=None) -> Tensor");
   library.def("packed_linear(Tensor x, Tensor panels, Tensor? bias, int out_features, str result, bool brgemm) -> Tensor");
   library.def("packed_rows(Tensor ids, Tensor panels, int out_features, int depth) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(pypto_serving, CPU, library) {
   library.impl("pack_weight", pack_weight);
+  library.impl("pack_parts", pack_parts);
   library.impl("packed_linear", packed_linear);
   library.impl("packed_rows", packed_rows);
 }

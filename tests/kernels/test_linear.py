@@ -35,6 +35,23 @@ def test_linear_equals_the_product_in_float64(method, any_dtype, normal, shape, 
         assert ((layer.float32(x).double() - expected).abs() <= 2e-6 * (allowed / TOLERANCE[any_dtype])).all()
 
 
+@pytest.mark.parametrize("counts", [(64, 32, 32), (33, 1, 7)])
+def test_a_weight_in_parts_is_the_weight_as_a_whole(method, any_dtype, normal, counts):
+    parts, x = [normal(count, 37) for count in counts], normal(5, 37)
+    assert torch.equal(PackedLinear(parts, None)(x), PackedLinear(torch.cat(parts), None)(x))
+
+
+@pytest.mark.parametrize("counts", [(40, 40), (16, 64)])
+def test_gates_and_ups_may_come_in_parts(own_method, any_dtype, normal, counts):
+    parts, x = [normal(count, 37) for count in counts], normal(5, 37)
+    assert torch.equal(PackedLinear(parts, None, gated=True)(x), PackedLinear(torch.cat(parts), None, gated=True)(x))
+
+
+def test_parts_of_another_width_are_refused(own_method):
+    with pytest.raises(RuntimeError, match=r"pack_parts: parts must be contiguous, \[\.\., 8\]"):
+        PackedLinear([torch.zeros(4, 8), torch.zeros(4, 9)], None)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_do_not_depend_on_the_number_of_rows(own_method, any_dtype, shape):
     layer, x = cancelling_layer(shape, any_dtype)

@@ -54,10 +54,9 @@ class Weights:
         if self.is_quantized(modules):
             parts = [self._quantized(module, count, columns) for module, count in zip(modules, rows, strict=True)]
             layer = QuantizedLinear(stack_weights(parts), offset, gated=gated, dtype=self.dtype)
-        elif len(modules) == 1:
-            layer = PackedLinear(self._to_be_packed(f"{modules[0]}.weight", rows[0], columns), offset, gated=gated)
         else:
-            layer = PackedLinear(self.stacked([f"{module}.weight" for module in modules], rows, columns), offset, gated=gated)
+            matrices = [self._to_be_packed(f"{module}.weight", count, columns) for module, count in zip(modules, rows, strict=True)]
+            layer = PackedLinear(matrices, offset, gated=gated)
         self.checkpoint.release()
         return layer
 
