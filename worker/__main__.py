@@ -37,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(config: "WorkerConfig") -> int:
     from pypto_serving.process.listening import check_port
     from pypto_serving.process.start_up import StartUpError
+    from worker.host_memory import keep_freed_memory
 
     check_port(config.host, config.port)
     check_port(config.metrics_host, config.metrics_port)
     _bound_spinning()
+    keep_freed_memory()
     # torch would load torch-npu by itself, and fail without saying why: worker.device does both.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     # torch is behind this import, and those of _serve, and takes seconds.

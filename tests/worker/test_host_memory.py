@@ -1,5 +1,8 @@
-"""Free memory of a machine and of a control group, read from a made-up /proc and /sys."""
+"""Free memory of a machine and of a control group, read from a made-up /proc and /sys; and what a process keeps of its own."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,27 @@ def test_group_of_version_1(root: Path) -> None:
 
 def test_this_machine_has_memory() -> None:
     assert free_host_bytes() > 0
+
+
+_PAGE_FAULTS_OF_A_THREAD = """
+import resource, threading
+from worker.host_memory import keep_freed_memory
+
+def allocate():
+    bytearray(10 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        bytearray(10 << 20)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+keep_freed_memory()
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the allocator is that of glibc")
+def test_a_thread_finds_the_memory_that_it_has_freed() -> None:
+    faults = subprocess.run([sys.executable, "-c", _PAGE_FAULTS_OF_A_THREAD], check=True, capture_output=True, text=True).stdout
+    assert int(faults) < (10 << 20) // os.sysconf("SC_PAGE_SIZE")  # of 20 times as many
