@@ -20,7 +20,7 @@ from benchmarks.qwen3_gguf import write_gguf
 from benchmarks.report import Report, Row
 from benchmarks.report_options import add_report_options, write_report
 from benchmarks.two_processes import TwoProcesses, start_row
-from tests.checkpoints import QWEN3_0_6B, make_checkpoint
+from tests.harness.checkpoints import QWEN3_0_6B, make_checkpoint
 
 _SHAPE: dict[str, Any] = {**QWEN3_0_6B, "max_position_embeddings": 40_960, "rope_theta": 1e6}
 _LAYER_WEIGHTS = 1024 * (4096 + 2048 + 3 * 3072)

@@ -20,7 +20,7 @@ from benchmarks.report_options import add_report_options, write_report
 from benchmarks.two_processes import TwoProcesses, start_row
 from scripts.demo import free_ports
 from scripts.prepare_demo_model import prepare_demo_model
-from tests.checkpoints import make_checkpoint
+from tests.harness.checkpoints import make_checkpoint
 
 #: Tokens per second of (streams, prompt tokens, generated tokens).
 Measure = Callable[[int, int, int], float]

@@ -28,7 +28,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
     made: dict[str, Path] = {}
 
     def checkpoint(arch: str, dtype: str = "float32", **config: Any) -> Path:
-        from checkpoints import make_checkpoint  # imports torch, which most tests do not need
+        from harness.checkpoints import make_checkpoint  # imports torch, which most tests do not need
 
         key = repr((arch, dtype, sorted(config.items())))
         if key not in made:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, CHAT_TEMPLATE, TinyCheckpoint, make_checkpoint
+from harness.checkpoints import ARCHITECTURES, CHAT_TEMPLATE, TinyCheckpoint, make_checkpoint
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from harness.checkpoints import make_checkpoint
 
 from control_plane.edge.model_directory import read_model
 from pypto_serving.process.start_up import StartUpError

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from accelerator_runs import KIND, Accelerator
-from checkpoints import QWEN3_0_6B, TinyCheckpoint
+from harness.accelerator_runs import KIND, Accelerator
+from harness.checkpoints import QWEN3_0_6B, TinyCheckpoint
 
 from worker.device import DeviceUnavailable
 

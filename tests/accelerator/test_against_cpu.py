@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerator_runs import KIND, PAGE, PAGES_PER_LANE, Accelerator, Run, assert_same_but_for_ties, request
+from harness.accelerator_runs import KIND, PAGE, PAGES_PER_LANE, Accelerator, Run, assert_same_but_for_ties, request
 
 from worker.graphs.shapes import GraphShape
 from worker.models import Placement, load_model

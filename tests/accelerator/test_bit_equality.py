@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerator_runs import KIND, NUM_GENERATED, PAGE, PAGES_PER_LANE, Accelerator, Drawn, Run, assert_same, request
-from checkpoints import TinyCheckpoint
-from fakes.steps import step
+from fakes.device.steps import step
+from harness.accelerator_runs import KIND, NUM_GENERATED, PAGE, PAGES_PER_LANE, Accelerator, Drawn, Run, assert_same, request
+from harness.checkpoints import TinyCheckpoint
 from safetensors.torch import load_file, save_file
 
 from worker.graphs.shapes import GraphShape

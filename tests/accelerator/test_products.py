@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerator_runs import KIND, Accelerator
+from harness.accelerator_runs import KIND, Accelerator
 from torch import Tensor
 
 from kernels import ops

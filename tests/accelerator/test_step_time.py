@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerator_runs import PAGE, PAGES_PER_LANE, Accelerator, Run, request
-from fakes.steps import step
+from fakes.device.steps import step
+from harness.accelerator_runs import PAGE, PAGES_PER_LANE, Accelerator, Run, request
 
 from worker.graphs.shapes import GraphShape
 from worker.step import LaneSampling

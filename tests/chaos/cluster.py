@@ -13,8 +13,8 @@ from typing import Self
 import grpc.aio
 from chaos.frame_proxy import FrameProxy
 from chaos.supervised_process import SupervisedProcess
-from fakes.tcp_proxy import TcpProxy
-from processes import fixed_ports
+from fakes.network.tcp_proxy import TcpProxy
+from harness.processes import fixed_ports
 
 from clients import AsyncClient
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from chaos.cluster import NUM_WORKERS, Cluster
 from chaos.frame_proxy import Mischief
 from chaos.supervised_process import SupervisedProcess
-from fakes.tcp_proxy import TcpProxy
+from fakes.network.tcp_proxy import TcpProxy
 
 Inject = Callable[[Cluster, int, float], Awaitable[None]]
 

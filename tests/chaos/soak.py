@@ -14,7 +14,7 @@ from chaos.cluster import Cluster
 from chaos.faults import Fault, inject, plan
 from chaos.load import EXPECTED, NUM_USERS, Load
 from chaos.memory import MemoryLog
-from checkpoints import TinyCheckpoint
+from harness.checkpoints import TinyCheckpoint
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 SEED = int(os.environ.get("CHAOS_SEED", random.randrange(10**6)))

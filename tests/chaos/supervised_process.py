@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
-from fakes.tcp_proxy import TcpProxy
-from processes import fixed_ports
+from fakes.network.tcp_proxy import TcpProxy
+from harness.processes import fixed_ports
 
 _POLL_SECONDS = 0.02
 _TESTS = Path(__file__).parents[1]

@@ -14,8 +14,8 @@ from chaos.answer import Answer
 from chaos.cluster import Cluster
 from chaos.faults import inject, plan
 from chaos.streams import Streams, request, undisturbed
-from checkpoints import TinyCheckpoint
-from processes import control_plane, worker
+from harness.checkpoints import TinyCheckpoint
+from harness.processes import control_plane, worker
 
 from clients import AsyncClient
 

@@ -16,9 +16,9 @@ from chaos.cluster import Cluster
 from chaos.neighbours import HARMLESS, NEIGHBOURS, NOT_FINITE
 from chaos.poisoned_worker import EXIT_CODE
 from chaos.streams import request, undisturbed
-from checkpoints import TinyCheckpoint
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from processes import control_plane, worker
+from harness.checkpoints import TinyCheckpoint
+from harness.processes import control_plane, worker
 from safetensors.torch import load_file, save_file
 
 from clients import AsyncClient

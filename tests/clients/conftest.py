@@ -1,7 +1,7 @@
 import socket
 
 import pytest
-from fakes.inference_service import FakeInferenceService, FakeServer
+from fakes.control_plane.inference_service import FakeInferenceService, FakeServer
 
 
 @pytest.fixture

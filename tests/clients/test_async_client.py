@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import grpc
 import pytest
-from fakes.inference_service import PROMPT_IDS, FakeInferenceService, FakeServer, Fault
+from fakes.control_plane.inference_service import PROMPT_IDS, FakeInferenceService, FakeServer, StreamFault
 
 from clients import AsyncClient, ResumeExhausted, ServerUnreachable, ServingError
 from clients.results import Delta, Finished, FinishReason, Started
@@ -35,7 +35,7 @@ async def test_stream_yields_started_deltas_and_finished_all_with_text(server):
 
 
 async def test_broken_stream_resumes_with_every_token_exactly_once(server):
-    faults(server, Fault(after_tokens=2), Fault(after_tokens=0), Fault(after_tokens=1))
+    faults(server, StreamFault(after_tokens=2), StreamFault(after_tokens=0), StreamFault(after_tokens=1))
     async with AsyncClient(server.target) as client:
         events = [event async for event in client.stream("hello", prompt_logprobs=1)]
     assert [event.token_ids for event in events if isinstance(event, Delta)] == [(i,) for i in range(100, 105)]
@@ -44,7 +44,7 @@ async def test_broken_stream_resumes_with_every_token_exactly_once(server):
 
 
 async def test_resume_sends_what_was_received_and_not_the_prompt(server):
-    faults(server, Fault(after_tokens=2))
+    faults(server, StreamFault(after_tokens=2))
     async with AsyncClient(server.target) as client:
         await client.generate("hello", seed=5, cache_salt="s", prompt_logprobs=1)
     spec = server.service.seen[1]
@@ -58,7 +58,7 @@ async def test_resume_sends_what_was_received_and_not_the_prompt(server):
 
 
 async def test_resume_of_several_choices_keeps_those_that_finished(server):
-    faults(server, Fault(after_tokens=7))
+    faults(server, StreamFault(after_tokens=7))
     async with AsyncClient(server.target) as client:
         completion = await client.generate("hello", n=2)
     assert [choice.token_ids for choice in completion.choices] == [tuple(range(100, 105)), tuple(range(200, 205))]
@@ -67,7 +67,7 @@ async def test_resume_of_several_choices_keeps_those_that_finished(server):
 
 
 async def test_stream_cut_off_without_an_error_is_resumed(server):
-    faults(server, Fault(code=grpc.StatusCode.OK, after_tokens=3))
+    faults(server, StreamFault(code=grpc.StatusCode.OK, after_tokens=3))
     async with AsyncClient(server.target) as client:
         assert (await client.generate("hello")).text == ALL_TEXT
 
@@ -108,7 +108,7 @@ async def test_first_target_that_answers_is_used(server, dead_target):
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.ABORTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.CANCELLED])
 async def test_final_errors_are_not_retried(server, code):
-    faults(server, Fault(code=code, after_tokens=1, details="top_p: 2 is above 1"))
+    faults(server, StreamFault(code=code, after_tokens=1, details="top_p: 2 is above 1"))
     async with AsyncClient(server.target) as client:
         with pytest.raises(ServingError, match="top_p: 2 is above 1") as caught:
             await client.generate("hello")
@@ -117,14 +117,14 @@ async def test_final_errors_are_not_retried(server, code):
 
 
 async def test_unavailable_before_started_is_retried(server):
-    faults(server, Fault(after_tokens=None))
+    faults(server, StreamFault(after_tokens=None))
     async with AsyncClient(server.target) as client:
         assert (await client.generate("hello")).text == ALL_TEXT
     assert not server.service.seen[1].HasField("resume")
 
 
 async def test_full_queue_refuses_a_new_request_and_says_when_to_return(server):
-    faults(server, Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 250))
+    faults(server, StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 250))
     async with AsyncClient(server.target) as client:
         with pytest.raises(ServingError) as caught:
             await client.generate("hello")
@@ -132,13 +132,13 @@ async def test_full_queue_refuses_a_new_request_and_says_when_to_return(server):
 
 
 async def test_full_queue_delays_a_resumed_request(server):
-    faults(server, Fault(after_tokens=1), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 10))
+    faults(server, StreamFault(after_tokens=1), StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 10))
     async with AsyncClient(server.target) as client:
         assert (await client.generate("hello")).text == ALL_TEXT
 
 
 async def test_other_model_after_a_break_is_an_error(server):
-    server.service.faults.append(Fault(after_tokens=1))
+    server.service.faults.append(StreamFault(after_tokens=1))
     async with AsyncClient(server.target) as client, aclosing(client.stream("hello")) as stream:
         await anext(stream)
         server.service.fingerprint = "f2"
@@ -149,7 +149,7 @@ async def test_other_model_after_a_break_is_an_error(server):
 
 
 async def test_exhausted_resume_names_its_budget_and_what_was_received(server):
-    faults(server, Fault(after_tokens=2), *[Fault(after_tokens=0)] * 20)
+    faults(server, StreamFault(after_tokens=2), *[StreamFault(after_tokens=0)] * 20)
     async with AsyncClient(server.target, resume_seconds=0.2) as client:
         with pytest.raises(ResumeExhausted, match=r"after 2 tokens .* resume_seconds=0.2: scripted fault"):
             await client.generate("hello")
@@ -192,7 +192,7 @@ async def test_can_09_closing_the_client_ends_its_streams_and_everything_after(s
 
 
 async def test_can_09_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(server):
-    faults(server, Fault(after_tokens=1), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000))
+    faults(server, StreamFault(after_tokens=1), StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000))
     async with AsyncClient(server.target) as client:
         answer = asyncio.create_task(client.generate("hello"))
         while len(server.service.seen) < 2:
@@ -203,7 +203,7 @@ async def test_can_09_closing_the_client_ends_a_stream_that_waits_for_its_next_a
 
 
 async def test_words_of_a_server_are_not_taken_for_those_of_a_connection(server):
-    faults(server, Fault(grpc.StatusCode.INVALID_ARGUMENT, 1, "stop: 'certificate has expired' is given twice"))
+    faults(server, StreamFault(grpc.StatusCode.INVALID_ARGUMENT, 1, "stop: 'certificate has expired' is given twice"))
     async with AsyncClient(server.target) as client:
         with pytest.raises(ServingError, match="INVALID_ARGUMENT: stop: "):
             await client.generate("hello")

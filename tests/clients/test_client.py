@@ -7,7 +7,7 @@ from contextlib import closing
 
 import grpc
 import pytest
-from fakes.inference_service import Fault
+from fakes.control_plane.inference_service import StreamFault
 
 from clients import Client, ServerUnreachable, ServingError
 
@@ -21,7 +21,7 @@ async def in_thread(server, work):
 
 
 async def test_generate_resumes(server):
-    server.service.faults.extend([Fault(after_tokens=None), Fault(after_tokens=2), Fault(after_tokens=1)])
+    server.service.faults.extend([StreamFault(after_tokens=None), StreamFault(after_tokens=2), StreamFault(after_tokens=1)])
     completion = await in_thread(server, lambda client: client.generate("hello"))
     assert completion.token_ids == (100, 101, 102, 103, 104)
     assert len(server.service.seen) == 4
@@ -33,7 +33,7 @@ async def test_stream_has_text(server):
 
 
 async def test_final_errors_are_not_retried(server):
-    server.service.faults.append(Fault(grpc.StatusCode.CANCELLED, 1, "aborted"))
+    server.service.faults.append(StreamFault(grpc.StatusCode.CANCELLED, 1, "aborted"))
     with pytest.raises(ServingError, match="CANCELLED: aborted"):
         await in_thread(server, lambda client: client.generate("hello"))
     assert len(server.service.seen) == 1
@@ -64,7 +64,7 @@ async def test_closing_the_client_ends_its_streams_and_everything_after(server):
 
 
 async def test_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(server):
-    server.service.faults.extend([Fault(after_tokens=1), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000)])
+    server.service.faults.extend([StreamFault(after_tokens=1), StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 50_000)])
     with Client(server.target) as client:
         answer = asyncio.create_task(asyncio.to_thread(client.generate, "hello"))
         while len(server.service.seen) < 2:

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fakes.certificates import CertificateDirectory
-from fakes.inference_service import FakeInferenceService, FakeServer
+from fakes.control_plane.inference_service import FakeInferenceService, FakeServer
+from fakes.network.certificates import CertificateDirectory
 
 from clients import AsyncClient, Client, Credentials, ServerUnreachable, ServingError
 from control_plane.edge.access.keys import KeyInterceptor, watch_keys

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from engine_runs import Ask, Outcome, RealBench
-from oracle import Oracle
+from harness.checkpoints import TinyCheckpoint
+from harness.engine_runs import Ask, Outcome, RealBench
+from harness.oracle import Oracle
 
 from worker.models import Model, Placement, load_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import pytest_asyncio
-from fakes.service import Service, real_service
+from harness.service import Service, real_service
 
 from clients import AsyncClient
 from clients.results import Completion

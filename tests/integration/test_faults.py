@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import TinyCheckpoint
-from processes import ServingProcess, control_plane, worker
+from harness.checkpoints import TinyCheckpoint
+from harness.processes import ServingProcess, control_plane, worker
 
 from clients import AsyncClient, ServingError
 from clients.results import Delta

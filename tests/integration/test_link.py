@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyCheckpoint
-from fakes.linked_engine import LinkedEngine, until
-from fakes.served_worker import ServedWorker
-from fakes.tcp_proxy import TcpProxy
+from fakes.network.tcp_proxy import TcpProxy
+from harness.checkpoints import TinyCheckpoint
+from harness.linked_engine import LinkedEngine
+from harness.served_worker import ServedWorker
+from harness.waiting import until
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.worker_link.options import Backoff

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from engine_runs import Ask, Outcome, RealBench, load_on
+from harness.checkpoints import TinyCheckpoint
+from harness.engine_runs import Ask, Outcome, RealBench, load_on
 
 from worker.models import Model, Placement, load_model
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from engine_runs import Ask, Crowd, Outcome, RealBench
-from fakes.engine_doubles import PieceText, make_request
+from fakes.control_plane.engine_doubles import PieceText, make_request
+from harness.checkpoints import TinyCheckpoint
+from harness.engine_runs import Ask, Crowd, Outcome, RealBench
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.admission.parameters import choice_seed

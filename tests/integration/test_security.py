@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from fakes.certificates import CertificateDirectory
-from processes import ServingProcess, control_plane, worker
+from fakes.network.certificates import CertificateDirectory
+from harness.processes import ServingProcess, control_plane, worker
 
 from clients import Client, Credentials, ServingError
 from pypto_serving.process.credentials.files import TlsFiles

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
-from checkpoints import TinyCheckpoint
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from processes import ServingProcess, control_plane, worker
+from harness.checkpoints import TinyCheckpoint
+from harness.processes import ServingProcess, control_plane, worker
 
 from clients import AsyncClient, Client, ServingError
 from clients.results import Delta

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from engine_runs import Ask, Crowd, Outcome, RealBench, load_on
+from harness.checkpoints import TinyCheckpoint
+from harness.engine_runs import Ask, Crowd, Outcome, RealBench, load_on
 
 from kernels.quantized import Quantizer
 from worker.models import Model, Placement, load_model

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from paged_batches import PagedExecutor
+from harness.paged_batches import PagedExecutor
 
 from worker.models import Placement, load_model
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyCheckpoint
+from harness.checkpoints import TinyCheckpoint
 
 from kernels import ops
 from kernels.cpu import extension

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes.graphs import no_word_to_the_host
+from fakes.device.graphs import no_word_to_the_host
 
 from kernels.accelerator import attention, tree_sum
 from kernels.accelerator.linear import BLOCK_ROWS, linear

@@ -18,7 +18,7 @@ from torch import Tensor
 if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
     pytest.skip("Triton is missing, or compiles", allow_module_level=True)
 
-from fakes.graphs import no_word_to_the_host
+from fakes.device.graphs import no_word_to_the_host
 from triton.runtime import interpreter
 
 from kernels.accelerator import triton_products as products

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import TinyCheckpoint
+from harness.checkpoints import TinyCheckpoint
 
 from kernels.cpu import extension
 

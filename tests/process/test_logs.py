@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyCheckpoint
-from processes import fixed_ports
+from harness.checkpoints import TinyCheckpoint
+from harness.processes import fixed_ports
 
 from pypto_serving.process import logs
 

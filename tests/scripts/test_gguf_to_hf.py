@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
 from gguf import GGUFWriter, TokenType
+from harness.checkpoints import TinyCheckpoint
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from paged_batches import PagedExecutor
+from harness.checkpoints import TinyCheckpoint
+from harness.paged_batches import PagedExecutor
 
 from scripts.to_qwen3 import Experts, to_qwen3
 from worker.models import Placement, load_model

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from fakes.model_directory import write_json, write_model_directory
-from fakes.service import VOCAB_SIZE, Service, real_service, scripted_service
-from fakes.tokenizers import EOS, SPECIAL_TOKENS, byte_tokenizer
+from fakes.text.model_directory import write_json, write_model_directory
+from fakes.text.tokenizers import EOS, SPECIAL_TOKENS, byte_tokenizer
+from harness.service import VOCAB_SIZE, Service, real_service, scripted_service
 
 ModelWith = Callable[..., Path]
 
@@ -23,7 +23,7 @@ def scripted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with real weights, whose tokens are bytes; copy it before you change it."""
-    from checkpoints import CHAT_TEMPLATE, make_checkpoint  # imports torch, which scripted tests do not need
+    from harness.checkpoints import CHAT_TEMPLATE, make_checkpoint  # imports torch, which scripted tests do not need
 
     directory = tmp_path_factory.mktemp("bytes") / "model"
     make_checkpoint(directory, "qwen3", vocab_size=VOCAB_SIZE, head_dim=32, eos_token_id=EOS, max_position_embeddings=512)

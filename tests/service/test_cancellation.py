@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fakes.service import Service, scripted_service, until
+from harness.service import Service, scripted_service
+from harness.waiting import until
 
 from clients.request import Request, generation_spec
 from pypto_serving.inference.v1 import inference_pb2 as pb

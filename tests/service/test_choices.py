@@ -6,8 +6,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from fakes.caller import Caller
-from fakes.service import Service, scripted_service, status_of, until
+from harness.caller import Caller
+from harness.service import Service, scripted_service, status_of
+from harness.waiting import until
 
 from clients import AsyncClient
 from clients.request import Request, generation_spec

@@ -9,10 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.caller import Answer, resume_of
-from fakes.running_control_plane import running
-from fakes.service import Service, real_service, real_worker
-from fakes.tokenizers import EOS
+from fakes.text.tokenizers import EOS
+from harness.caller import Answer, resume_of
+from harness.running_control_plane import running
+from harness.service import Service, real_service, real_worker
 
 from clients.request import Request, generation_spec
 from clients.stream_state import StreamState

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from fakes.caller import Answer
-from fakes.service import VOCAB_SIZE, Service, real_service
-from fakes.tokenizers import BOS, EOS, EOT
+from fakes.text.tokenizers import BOS, EOS, EOT
 from google.protobuf.json_format import MessageToJson
+from harness.caller import Answer
+from harness.service import VOCAB_SIZE, Service, real_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from fakes.service import Service, scripted_service, status_of, until
-from fakes.tokenizers import EOS
+from fakes.text.tokenizers import EOS
+from harness.service import Service, scripted_service, status_of
+from harness.waiting import until
 
 from clients.request import Request, generation_spec
 from pypto_serving.inference.v1 import inference_pb2 as pb

@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fakes.service import Service, scripted_service, until
+from harness.service import Service, scripted_service
+from harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes.caller import Answer
-from fakes.random_messages import changed
-from fakes.service import VOCAB_SIZE, Service, real_service, status_of
+from fakes.network.random_messages import changed
+from harness.caller import Answer
+from harness.service import VOCAB_SIZE, Service, real_service, status_of
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 

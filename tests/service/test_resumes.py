@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from fakes.caller import resume_of
-from fakes.service import Service
-from fakes.tokenizers import EOS
+from fakes.text.tokenizers import EOS
+from harness.caller import resume_of
+from harness.service import Service
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

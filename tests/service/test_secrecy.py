@@ -5,8 +5,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from fakes.service import Service, scripted_service, status_of
 from google.protobuf.text_format import MessageToString
+from harness.service import Service, scripted_service, status_of
 
 from clients.request import Request, generation_spec
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fakes.caller import Answer
-from fakes.model_directory import write_json, write_model_directory
-from fakes.service import Service, scripted_service
-from fakes.tokenizers import EOS, EOT, piece_id, piece_tokenizer
+from fakes.text.model_directory import write_json, write_model_directory
+from fakes.text.tokenizers import EOS, EOT, piece_id, piece_tokenizer
+from harness.caller import Answer
+from harness.service import Service, scripted_service
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
 

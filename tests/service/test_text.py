@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fakes.caller import Answer
-from fakes.service import Service, scripted_service
-from fakes.tokenizers import END_THINK, EOS, EOT, THINK, piece_id, piece_tokenizer
+from fakes.text.tokenizers import END_THINK, EOS, EOT, THINK, piece_id, piece_tokenizer
+from harness.caller import Answer
+from harness.service import Service, scripted_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

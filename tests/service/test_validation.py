@@ -5,10 +5,10 @@ import math
 from typing import Any
 
 import pytest
-from fakes.caller import Answer
-from fakes.chat_templates import QWEN_STYLE
-from fakes.service import VOCAB_SIZE, Service, real_service, scripted_service
-from fakes.tokenizers import BOS, byte_tokenizer
+from fakes.text.chat_templates import QWEN_STYLE
+from fakes.text.tokenizers import BOS, byte_tokenizer
+from harness.caller import Answer
+from harness.service import VOCAB_SIZE, Service, real_service, scripted_service
 
 from clients import ServingError
 from clients.request import Request, generation_spec

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
+from harness.checkpoints import TinyCheckpoint
 from safetensors.torch import load_file, save_file
 
 from pypto_serving.wire.fingerprint import fingerprint_model

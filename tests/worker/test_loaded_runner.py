@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkpoints import TinyCheckpoint, make_checkpoint, write_json
+from harness.checkpoints import TinyCheckpoint, make_checkpoint, write_json
 from safetensors.torch import load_file
 
 from pypto_serving.process.start_up import StartUpError

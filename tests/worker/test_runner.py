@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fakes.model import FakeModel, constant_logits, hashed_logits, limits, scripted_logits, token_cache
-from fakes.steps import admission, drawn, generate, ids, step
-from fakes.twin_runner import TwinRunner
+from fakes.device.model import FakeModel, constant_logits, hashed_logits, limits, scripted_logits, token_cache
+from fakes.device.steps import drawn, generate, ids, step, worker_admission
+from harness.twin_runner import TwinRunner
 
 from pypto_serving.wire.digest import StateDigest
 from worker.lanes.step_rules import InvalidStep
@@ -33,14 +33,14 @@ def _greedy(token_ids):
 
 def test_drawn_token_is_fed_to_the_next_step():
     runner = _runner()
-    first = drawn(runner.execute(step(1, {0: 3}, admissions=[admission(0, (1, 2, 3))])))[0]
+    first = drawn(runner.execute(step(1, {0: 3}, admissions=[worker_admission(0, (1, 2, 3))])))[0]
     second = drawn(runner.execute(step(2)))[0]
     assert [first, second] == [_greedy([1, 2, 3]), _greedy([1, 2, 3, first])]
 
 
 def test_output_names_lanes_generations_and_tokens():
     runner = _runner(scripted_logits(lambda length: length + 10))
-    admissions = [admission(lane, (1,), generation=lane + 5, page_tables=[ids(lane)]) for lane in (1, 3)]
+    admissions = [worker_admission(lane, (1,), generation=lane + 5, page_tables=[ids(lane)]) for lane in (1, 3)]
     output = runner.execute(step(7, admissions=admissions))
     assert (output.step_id, output.lanes.tolist(), output.generations.tolist(), output.token_ids.tolist()) == (7, [1, 3], [6, 8], [11, 11])
     assert {column.dtype for column in (output.lanes, output.token_ids)} == {np.dtype(np.uint32)}
@@ -55,26 +55,26 @@ def test_empty_step_calls_no_model():
 
 def test_end_token_ends_the_lane_from_the_minimum_length_on():
     runner = _runner(scripted_logits(lambda length: 5))
-    runner.execute(step(1, admissions=[admission(0, (1,), end_token_ids=ids(5), min_length=3)]))
+    runner.execute(step(1, admissions=[worker_admission(0, (1,), end_token_ids=ids(5), min_length=3)]))
     tokens = [drawn(runner.execute(step(2 + i))).get(0) for i in range(3)]
     assert tokens == [0, 5, None]
 
 
 def test_lane_stops_at_its_final_length():
     runner = _runner()
-    assert len(generate(runner, [admission(0, (1, 2, 3), final_length=5)])[0]) == 2
+    assert len(generate(runner, [worker_admission(0, (1, 2, 3), final_length=5)])[0]) == 2
     assert runner.execute(step(99)).digest == 0
 
 
 def test_nothing_is_drawn_at_the_final_length():
     runner = _runner()
-    output = runner.execute(step(1, {0: 3}, admissions=[admission(0, (1, 2, 3), final_length=3)]))
+    output = runner.execute(step(1, {0: 3}, admissions=[worker_admission(0, (1, 2, 3), final_length=3)]))
     assert drawn(output) == drawn(runner.execute(step(2))) == {}
 
 
 def test_lane_error_hits_one_lane():
     runner = _runner(lambda token_ids: np.full(97, np.nan if token_ids[0] == 1 else 1.0, dtype=np.float32))
-    admissions = [admission(lane, (lane,), page_tables=[ids(lane)]) for lane in range(3)]
+    admissions = [worker_admission(lane, (lane,), page_tables=[ids(lane)]) for lane in range(3)]
     output = runner.execute(step(1, admissions=admissions))
     assert drawn(output) == {0: 0, 2: 0}
     (error,) = output.lane_errors
@@ -88,8 +88,8 @@ def _spoiled_runner():
 
 def test_lane_ends_with_the_chunk_that_has_a_hidden_state_which_is_not_finite():
     runner = _spoiled_runner()
-    spoiled = admission(1, (5, 13, 13, 8), generation=2, page_tables=[ids(3, 4, 5)])
-    admissions = [admission(0, (1, 2, 3, 4), page_tables=[ids(0, 1, 2)]), spoiled]
+    spoiled = worker_admission(1, (5, 13, 13, 8), generation=2, page_tables=[ids(3, 4, 5)])
+    admissions = [worker_admission(0, (1, 2, 3, 4), page_tables=[ids(0, 1, 2)]), spoiled]
     output = runner.execute(step(1, {0: 3, 1: 3}, admissions=admissions))
     message = "the model can not go on from the token at index 1: its hidden state behind the last layer is not finite"
     assert output.lane_errors == [LaneError(1, 2, message)]
@@ -99,7 +99,9 @@ def test_lane_ends_with_the_chunk_that_has_a_hidden_state_which_is_not_finite():
 
 
 def test_lane_draws_nothing_behind_a_hidden_state_that_is_not_finite():
-    output = _spoiled_runner().execute(step(1, {0: 2}, admissions=[admission(0, (13, 2)), admission(1, (4,), page_tables=[ids(3, 4, 5)])]))
+    output = _spoiled_runner().execute(
+        step(1, {0: 2}, admissions=[worker_admission(0, (13, 2)), worker_admission(1, (4,), page_tables=[ids(3, 4, 5)])])
+    )
     assert drawn(output) == {1: _greedy([4])}
     (error,) = output.lane_errors
     assert (error.lane, error.nothing_to_draw) == (0, False) and "token at index 0" in error.message
@@ -107,7 +109,11 @@ def test_lane_draws_nothing_behind_a_hidden_state_that_is_not_finite():
 
 def test_mask_for_a_lane_that_has_ended_meanwhile_is_no_fault():
     runner = _spoiled_runner()
-    runner.execute(step(1, {0: 2}, admissions=[admission(0, (13, 2, 3), constrained=True), admission(1, (4,), page_tables=[ids(3, 4, 5)])]))
+    runner.execute(
+        step(
+            1, {0: 2}, admissions=[worker_admission(0, (13, 2, 3), constrained=True), worker_admission(1, (4,), page_tables=[ids(3, 4, 5)])]
+        )
+    )
     output = runner.execute(step(2, {0: 1}, masks={0: bytes(13)}))
     assert list(drawn(output)) == [1] and output.lane_errors == []
 
@@ -123,7 +129,7 @@ _EXCLUDING = {
 def test_smp_06_lane_that_excludes_every_token_itself_is_told_apart(restriction):
     fields = dict(_EXCLUDING[restriction])
     masks = fields.pop("masks", {})
-    output = _runner().execute(step(1, admissions=[admission(0, (1,), generation=2, **fields)], masks=masks))
+    output = _runner().execute(step(1, admissions=[worker_admission(0, (1,), generation=2, **fields)], masks=masks))
     (error,) = output.lane_errors
     assert (error.lane, error.generation, error.nothing_to_draw) == (0, 2, True)
     assert error.message == "no token can be drawn at index 1: mask and minimum length exclude all of them"
@@ -131,14 +137,14 @@ def test_smp_06_lane_that_excludes_every_token_itself_is_told_apart(restriction)
 
 def test_smp_06_restrictions_are_not_blamed_for_logits_that_are_not_finite():
     runner = _runner(constant_logits([np.nan] * 97))
-    admitted = admission(0, (1,), constrained=True)
+    admitted = worker_admission(0, (1,), constrained=True)
     (error,) = runner.execute(step(1, admissions=[admitted], masks={0: bytes(13)})).lane_errors
     assert not error.nothing_to_draw
 
 
 def test_broken_step_changes_nothing():
     runner = _runner()
-    runner.execute(step(1, admissions=[admission(0, (1,))]))
+    runner.execute(step(1, admissions=[worker_admission(0, (1,))]))
     with pytest.raises(InvalidStep, match="lane 3 is not live"):
         runner.execute(step(2, released_lanes=[0, 3]))
     assert len(drawn(runner.execute(step(2)))) == 1
@@ -146,7 +152,7 @@ def test_broken_step_changes_nothing():
 
 def test_digest_follows_the_state():
     runner, digest = _runner(), StateDigest(8, 1)
-    output = runner.execute(step(1, {0: 3}, admissions=[admission(0, (1, 2, 3), generation=4, page_tables=[ids(5)])]))
+    output = runner.execute(step(1, {0: 3}, admissions=[worker_admission(0, (1, 2, 3), generation=4, page_tables=[ids(5)])]))
     digest.admit(0, 4, ids(1, 2, 3), [ids(5)])
     digest.append(output.lanes, output.token_ids)
     assert output.digest == digest.value
@@ -159,10 +165,10 @@ def test_digest_follows_the_state():
 
 def test_reset_forgets_everything():
     runner = _runner()
-    runner.execute(step(1, admissions=[admission(0, (1,), generation=3)]))
+    runner.execute(step(1, admissions=[worker_admission(0, (1,), generation=3)]))
     runner.reset()
     assert runner.execute(step(1)).digest == 0
-    assert runner.execute(step(2, admissions=[admission(0, (1,), generation=0)])).lanes.tolist() == [0]
+    assert runner.execute(step(2, admissions=[worker_admission(0, (1,), generation=0)])).lanes.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +222,7 @@ def _request(lane, length, generated=(), **fields):
         "sampling": _SAMPLINGS[lane % 4],
         "page_tables": [ids(*range(lane * 8, lane * 8 + 8))],
     }
-    return admission(lane, [*prompt, *generated], **{**defaults, **fields})
+    return worker_admission(lane, [*prompt, *generated], **{**defaults, **fields})
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from fakes.recording_model import RecordingModel
-from fakes.steps import admission, drawn, generate, ids, step
-from fakes.stream import LateCopies, StreamModel
+from fakes.device.recording_model import RecordingModel
+from fakes.device.steps import drawn, generate, ids, step, worker_admission
+from fakes.device.stream import LateCopies, StreamModel
 
 from worker.limits import RunnerLimits
 from worker.models.model import Placement
@@ -39,7 +39,7 @@ def _request(lane, generated=(), **fields):
         "page_tables": [ids(*range(lane * _PAGES_PER_LANE, (lane + 1) * _PAGES_PER_LANE))],
         "sampling": LaneSampling(temperature=1.0, top_p=0.9, seed=lane) if lane % 2 else LaneSampling(),
     }
-    return admission(lane, [*prompt, *generated], **{**defaults, **fields})
+    return worker_admission(lane, [*prompt, *generated], **{**defaults, **fields})
 
 
 def _run(model, requests, chunk_tokens=1000):

@@ -2,7 +2,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyCheckpoint
+from harness.checkpoints import TinyCheckpoint
 
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.checkpoint.weights_hash import WeightsHash

@@ -3,7 +3,7 @@ import json
 
 import grpc
 import pytest
-from fakes.inference_service import Fault
+from fakes.control_plane.inference_service import StreamFault
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 
@@ -76,7 +76,7 @@ async def test_counts_that_differ_fail(bench, metrics_url):
 
 
 async def test_broken_streams_are_failures_and_not_resumed(bench, server):
-    server.service.faults.extend([None, Fault(grpc.StatusCode.UNAVAILABLE, after_tokens=2)])
+    server.service.faults.extend([None, StreamFault(grpc.StatusCode.UNAVAILABLE, after_tokens=2)])
     status, out, levels = await bench("--concurrency", "1")
     assert status == 1 and "1 x UNAVAILABLE" in out
     assert levels[0]["summary"]["received"]["generation"] == 10

@@ -1,5 +1,5 @@
 import grpc
-from fakes.inference_service import Fault
+from fakes.control_plane.inference_service import StreamFault
 
 
 async def test_piped_lines_are_turns_of_one_conversation(command_line, server):
@@ -10,7 +10,7 @@ async def test_piped_lines_are_turns_of_one_conversation(command_line, server):
 
 
 async def test_failed_turn_ends_a_piped_conversation(command_line, server):
-    server.service.faults.append(Fault(grpc.StatusCode.ABORTED, 1))
+    server.service.faults.append(StreamFault(grpc.StatusCode.ABORTED, 1))
     ended = await command_line("chat", stdin="one\ntwo\n", target=server.target)
     assert ended.status == 1
     assert len(server.service.seen) == 1

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fakes.certificates import CertificateDirectory
-from fakes.inference_service import FakeInferenceService, FakeServer
+from fakes.control_plane.inference_service import FakeInferenceService, FakeServer
+from fakes.network.certificates import CertificateDirectory
 
 from control_plane.edge.access.keys import KeyInterceptor, watch_keys
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls

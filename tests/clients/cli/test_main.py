@@ -6,7 +6,7 @@ import sys
 
 import grpc
 import pytest
-from fakes.inference_service import Fault
+from fakes.control_plane.inference_service import StreamFault
 
 from clients.cli import streams
 
@@ -35,14 +35,14 @@ async def test_nobody_listening_names_the_way_out(command_line, dead_target):
 
 
 async def test_unavailable_server_is_told_apart_from_none(command_line, server):
-    server.service.faults.append(Fault(after_tokens=None, details="no live worker"))
+    server.service.faults.append(StreamFault(after_tokens=None, details="no live worker"))
     ended = await command_line("generate", "hi", "--connect-seconds", "0", target=server.target)
     assert ended.status == 3
     assert "is not available" in ended.err and "no live worker" in ended.err
 
 
 async def test_refused_request_names_code_message_and_request(command_line, server):
-    server.service.faults.append(Fault(grpc.StatusCode.INVALID_ARGUMENT, 1, "sampling.top_p: 2 is above 1"))
+    server.service.faults.append(StreamFault(grpc.StatusCode.INVALID_ARGUMENT, 1, "sampling.top_p: 2 is above 1"))
     ended = await command_line("generate", "hi", target=server.target)
     assert (ended.status, ended.out) == (1, "100 \n")
     assert "error: INVALID_ARGUMENT: sampling.top_p: 2 is above 1 (request fake-1)" in ended.err
@@ -60,7 +60,7 @@ async def test_process_reads_a_pipe_and_its_environment(start_process, server):
 
 
 async def test_process_tells_of_a_broken_stream_on_standard_error(start_process, server):
-    server.service.faults.append(Fault(after_tokens=2))
+    server.service.faults.append(StreamFault(after_tokens=2))
     out, err = await (await start_process("generate", "hi", target=server.target)).communicate()
     assert out == b"100 101 102 103 104 \n"
     assert f"[interrupted at {server.target} (scripted fault), resuming]\n[resumed after" in err.decode()

@@ -1,8 +1,8 @@
 """How long a request may be beside workers of different sizes; driven by an engine with fake workers."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.engine.ports import Failure
 

@@ -1,8 +1,8 @@
 """Choices of one request run on the pages of one prompt, and hold nobody up; driven by an engine with fake workers."""
 
 import pytest
-from fakes.engine_doubles import Bench, make_choice
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench, make_choice
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import Failure

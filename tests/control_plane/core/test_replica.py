@@ -1,8 +1,8 @@
 """Requests that workers die of: they end, and nobody else ends for them; driven by an engine with fake workers."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import FakeWorker, chunks_of, describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import StrictWorker, chunks_of, describe, solo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +12,7 @@ from control_plane.engine.ports import Failure
 MAX_LOSSES = 3
 
 
-class Mortal(FakeWorker):
+class Mortal(StrictWorker):
     """Dies in the step in which a lane of a poison computes its deadly token."""
 
     deadly: dict[int, int]  # first token of a prompt -> index of the deadly one

@@ -1,7 +1,7 @@
 """Which worker runs a sequence, and what happens when it goes; driven by an engine with fake workers."""
 
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import FakeWorker, describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import StrictWorker, describe, solo
 
 from control_plane.engine.ports import Failure
 
@@ -156,7 +156,7 @@ def test_requests_that_want_a_busy_worker_hide_nobody_from_an_idle_one():
     assert len(bench.sink.finished) == 44
 
 
-def home_of(bench: Bench, *token_ids: int) -> FakeWorker:
+def home_of(bench: Bench, *token_ids: int) -> StrictWorker:
     """The worker that a request was admitted to."""
     admitted = ((worker, admission) for worker in bench.workers for step in worker.history for admission in step.admissions)
     return next(worker for worker, admission in admitted if tuple(admission.token_ids) == token_ids)

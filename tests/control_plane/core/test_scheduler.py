@@ -1,8 +1,8 @@
 """Who is admitted before whom; driven by an engine with fake workers."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from fakes.model_directory import write_model_directory
-from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from fakes.text.model_directory import write_model_directory
+from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
 
 from pypto_serving.wire.fingerprint import fingerprint_model
 

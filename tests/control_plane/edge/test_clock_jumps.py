@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2
+from harness.running_control_plane import RunningControlPlane, running
 from prometheus_client.parser import text_string_to_metric_families
 
 from pypto_serving.inference.v1 import inference_pb2 as pb

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from harness.running_control_plane import RunningControlPlane, running
 
 from control_plane.edge import config
 from control_plane.edge.config import StreamOptions

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from fakes.engine_doubles import make_request
+from fakes.control_plane.engine_doubles import make_request
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from harness.running_control_plane import RunningControlPlane, running
 
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc

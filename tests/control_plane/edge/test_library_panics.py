@@ -4,10 +4,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fakes.engine import fake_control_plane, served_model
-from fakes.running_control_plane import running
-from fakes.tokenizers import SPECIAL_TOKENS, panicking_tokenizer
-from fakes.worker_service import FakeWorker
+from fakes.control_plane.scripted_engine import scripted_control_plane, served_model
+from fakes.text.tokenizers import SPECIAL_TOKENS, panicking_tokenizer
+from fakes.worker.fake_worker import FakeWorker
+from harness.running_control_plane import running
 
 from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.engine.engine import Engine
@@ -24,7 +24,7 @@ def panic() -> None:
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream", "Tokenize", "Detokenize"])
 async def test_tkz_09_a_text_that_the_tokenizer_fails_on_is_refused(method: str, text: str) -> None:
     model = served_model(tokenizer=Tokenizer(panicking_tokenizer(), SPECIAL_TOKENS))
-    async with fake_control_plane(model=model) as plane:
+    async with scripted_control_plane(model=model) as plane:
         calls = {
             "Generate": lambda: plane.generate(text=text),
             "GenerateStream": lambda: plane.events(text=text),
@@ -39,7 +39,7 @@ async def test_tkz_09_a_text_that_the_tokenizer_fails_on_is_refused(method: str,
 
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
 async def test_tkz_09_a_panic_anywhere_in_a_call_ends_it(method: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         plane.engine.submit = lambda request: panic()  # type: ignore[method-assign]
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await (plane.generate(text="x") if method == "Generate" else plane.events(text="x"))

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fakes.http2_pings import ping
-from fakes.running_control_plane import running
+from fakes.network.http2_pings import ping
+from harness.running_control_plane import running
 
 _CALLS = {
     "address": "/pypto_serving.inference.v1.InferenceService/GenerateStream",

@@ -6,10 +6,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from fakes.model_directory import write_model_directory
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from fakes.text.model_directory import write_model_directory
+from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
 from grpc_health.v1 import health_pb2
+from harness.running_control_plane import RunningControlPlane, running
 
 from control_plane.edge.client_server import MAX_REQUEST_BYTES
 from pypto_serving.inference.v1 import inference_pb2 as pb

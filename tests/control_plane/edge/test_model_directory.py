@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyCheckpoint
-from fakes.model_directory import CONFIG, write_json, write_model_directory
-from fakes.tokenizers import EOS, EOT, SPECIAL_TOKENS
+from fakes.text.model_directory import CONFIG, write_json, write_model_directory
+from fakes.text.tokenizers import EOS, EOT, SPECIAL_TOKENS
+from harness.checkpoints import TinyCheckpoint
 
 from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.text.chat_template import Conversation, TemplateRefused

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from fakes.model_directory import write_model_directory
-from fakes.worker_service import FakeWorker
+from fakes.text.model_directory import write_model_directory
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pypto_serving.inference.v1 import inference_pb2 as pb

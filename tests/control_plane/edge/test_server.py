@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from fakes.running_control_plane import SERVICE, RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from harness.running_control_plane import SERVICE, RunningControlPlane, running
 
 from control_plane.engine.engine import Engine
 from pypto_serving.inference.v1 import inference_pb2 as pb

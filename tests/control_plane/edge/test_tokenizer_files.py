@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tokenizers
-from checkpoints import TinyCheckpoint
-from fakes.model_directory import write_json
+from fakes.text.model_directory import write_json
+from harness.checkpoints import TinyCheckpoint
 from tokenizers import processors
 
 from control_plane.edge.model_directory import read_model

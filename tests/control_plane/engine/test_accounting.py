@@ -3,8 +3,8 @@
 import logging
 
 import pytest
-from fakes.engine_doubles import Bench, make_choice
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench, make_choice
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.edge.metrics.recorders import EngineRecorder
 from control_plane.engine.ports import Failure

@@ -1,9 +1,9 @@
 """Requests with several choices."""
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import Bench, PieceText, make_choice
-from fakes.engine_worker import describe, prompt_logprob, solo
+from fakes.control_plane.engine_doubles import Bench, PieceText, make_choice
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import describe, prompt_logprob, solo
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.options import EngineOptions

@@ -1,9 +1,9 @@
 """Constrained sequences draw only with a mask, and cost nobody else anything."""
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import chunks_of, describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import chunks_of, describe, solo
 
 from control_plane.engine.ports import Failure
 

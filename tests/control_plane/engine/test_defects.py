@@ -1,8 +1,8 @@
 """Defects of ours, of workers and of listeners: who suffers from them, and that the loop goes on."""
 
 import pytest
-from fakes.engine_doubles import Bench, PieceText
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench, PieceText
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.engine.ports import Failure
 

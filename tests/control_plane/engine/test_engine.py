@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from fakes.engine_doubles import Bench, RecordingMetrics, RecordingSink, make_request
-from fakes.engine_worker import FakeWorker, describe, prompt_logprob, solo
+from fakes.control_plane.engine_doubles import Bench, RecordingMetrics, RecordingSink, make_request
+from fakes.worker.strict_worker import StrictWorker, describe, prompt_logprob, solo
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
@@ -255,7 +255,7 @@ def test_a_request_taken_in_before_the_limit_is_known_is_checked_later():
     sink = RecordingSink()
     engine = Engine(Scheduler(), sink, RecordingMetrics())
     engine.submit(make_request("r", max_tokens=100))
-    engine.worker_joined(FakeWorker(engine, describe(groups=[(4, 5, None)])))
+    engine.worker_joined(StrictWorker(engine, describe(groups=[(4, 5, None)])))
     engine.turn()
     assert sink.failed["r"].failure is Failure.INVALID_ARGUMENT
 
@@ -305,7 +305,7 @@ def test_forgetting_the_cache_frees_it():
     assert bench.engine.state().snapshot.workers[0].pages.cached == 0
 
 
-class SelfRunningWorker(FakeWorker):
+class SelfRunningWorker(StrictWorker):
     """Executes every step as soon as the loop is free."""
 
     def submit(self, step) -> None:

@@ -1,9 +1,9 @@
 """Requests whose reader is slow: they pause, and lose and repeat nothing."""
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import Bench, make_choice
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench, make_choice
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import Failure

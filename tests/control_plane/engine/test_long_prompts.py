@@ -1,8 +1,8 @@
 """How long a short prompt waits for huge ones."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe
 
 
 def rounds_of(length: int, num_huge: int, budget: int, together: bool = False) -> int:

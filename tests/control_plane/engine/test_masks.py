@@ -1,9 +1,9 @@
 """Masks take time: a lane without its mask sits the step out, and costs the others next to nothing."""
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import describe, solo
 
 PROMPT = (1, 2, 3)
 

@@ -1,8 +1,8 @@
 """Under which numerics a sequence may run."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import Failure

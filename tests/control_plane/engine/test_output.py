@@ -1,8 +1,8 @@
 """What is told about a request, and in which order."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, prompt_logprob, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, prompt_logprob, solo
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.engine.ports import FinishReason, Output, RequestAccepted, SequenceDelta, SequenceFinished

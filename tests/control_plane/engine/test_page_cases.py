@@ -1,7 +1,7 @@
 """Cases of requests that want more pages or a larger share of the budget than there is."""
 
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.engine.ports import Failure, FinishReason
 

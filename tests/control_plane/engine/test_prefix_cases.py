@@ -1,8 +1,8 @@
 """Cases of the prefix cache: what may be found, and what is told about it."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 X, Y, Z = (tuple(range(first, first + 16)) for first in (0, 20, 40))
 

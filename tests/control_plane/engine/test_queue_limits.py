@@ -1,7 +1,7 @@
 """What may wait, and what is in nobody's way."""
 
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure

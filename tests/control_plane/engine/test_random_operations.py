@@ -7,9 +7,9 @@ a mask for every constrained lane that draws and for no other.
 from dataclasses import dataclass
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import Bench, make_choice
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench, make_choice
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import describe, solo
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test

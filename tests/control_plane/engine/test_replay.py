@@ -1,9 +1,9 @@
 """Resumed tokens are replayed in slices of any size, to the same effect."""
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import PieceText, make_choice, received_request
-from fakes.engine_worker import solo
+from fakes.control_plane.engine_doubles import PieceText, make_choice, received_request
+from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import solo
 from hypothesis import given
 from hypothesis import strategies as st
 

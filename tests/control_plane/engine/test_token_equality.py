@@ -1,8 +1,8 @@
 """The same request gives the same tokens, whatever happens around it."""
 
 import pytest
-from fakes.engine_doubles import Bench
-from fakes.engine_worker import describe, solo
+from fakes.control_plane.engine_doubles import Bench
+from fakes.worker.strict_worker import describe, solo
 
 PROMPT = tuple(range(1, 20))
 EXPECTED = solo(PROMPT, 40)

@@ -15,24 +15,24 @@ pytestmark = [
 
 
 def test_result_comes_back():
-    assert run_isolated("isolated_functions:add", 2, 3) == 5
+    assert run_isolated("harness.kernels.isolated_functions:add", 2, 3) == 5
 
 
 def test_failure_names_the_error_and_what_was_written():
     with pytest.raises(IsolatedFailure, match=r"no such tile(.|\n)*what PyPTO wrote"):
-        run_isolated("isolated_functions:fail")
+        run_isolated("harness.kernels.isolated_functions:fail")
 
 
 def test_death_is_a_failure():
     with pytest.raises(IsolatedFailure, match="the process died"):
-        run_isolated("isolated_functions:die")
+        run_isolated("harness.kernels.isolated_functions:die")
 
 
 def test_a_function_that_hangs_is_ended():
     with pytest.raises(IsolatedFailure, match=r"no result within 1 s(.|\n)*going to sleep"):
-        run_isolated("isolated_functions:sleep", 60.0, timeout_seconds=1)
+        run_isolated("harness.kernels.isolated_functions:sleep", 60.0, timeout_seconds=1)
 
 
 def test_working_directory_is_empty_and_gone_afterwards():
-    directory, files = run_isolated("isolated_functions:where")
+    directory, files = run_isolated("harness.kernels.isolated_functions:where")
     assert files == ["written"] and not Path(directory).exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fakes.certificates import CertificateDirectory
+from fakes.network.certificates import CertificateDirectory
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pypto_serving.process.credentials.files import TlsFiles

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import make_checkpoint, write_json
-from quantized_checkpoints import quantization_config, quantize_checkpoint
+from harness.checkpoints import make_checkpoint, write_json
+from harness.quantized_checkpoints import quantization_config, quantize_checkpoint
 from safetensors.torch import load_file, save_file
 
 from kernels.quantized import Int4Weight, Int8Weight

@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 import torch
-from fakes.graphs import FakeCapture
-from fakes.model import token_cache
+from fakes.device.graphs import FakeCapture
+from fakes.device.model import token_cache
 
 from worker.graphs.decode_graphs import DecodeGraphs
 from worker.graphs.shapes import GraphShape

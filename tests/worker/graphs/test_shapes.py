@@ -1,7 +1,7 @@
 """Which shapes are captured."""
 
 import pytest
-from fakes.model import limits
+from fakes.device.model import limits
 
 from worker.graphs.shapes import graph_shapes
 

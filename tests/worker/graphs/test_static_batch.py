@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from fakes.model import limits, token_cache
-from fakes.steps import admission, ids, step
+from fakes.device.model import limits, token_cache
+from fakes.device.steps import ids, step, worker_admission
 
 from worker.graphs.shapes import GraphShape
 from worker.graphs.static_batch import StaticBatch
@@ -18,7 +18,7 @@ def _columns(lanes, length=6):
     """A decode step of some lanes, at index `length - 1`, two pages each."""
     table = LaneTable(limits(), token_cache().groups)
     admissions = [
-        admission(lane, range(lane, lane + length), num_computed_tokens=length - 1, page_tables=[ids(2 * lane, 2 * lane + 1)])
+        worker_admission(lane, range(lane, lane + length), num_computed_tokens=length - 1, page_tables=[ids(2 * lane, 2 * lane + 1)])
         for lane in lanes
     ]
     run = table.apply(step(1, admissions=admissions))

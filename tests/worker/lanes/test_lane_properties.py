@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from fakes.model import FakeModel, hashed_logits, limits, token_cache
-from fakes.steps import admission, drawn, ids, step
-from fakes.twin_runner import TwinRunner
+from fakes.device.model import FakeModel, hashed_logits, limits, token_cache
+from fakes.device.steps import drawn, ids, step, worker_admission
+from harness.twin_runner import TwinRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +82,7 @@ class _Client:
         self._generation += 1
         state = _Lane(self._generation, token_ids, final_length, len(token_ids) + self._draw(st.integers(0, 3)), end_token_ids, pages)
         self.lanes[lane] = state
-        return admission(
+        return worker_admission(
             lane,
             token_ids,
             generation=state.generation,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fakes.model import limits
-from fakes.steps import admission, ids, step
+from fakes.device.model import limits
+from fakes.device.steps import ids, step, worker_admission
 
 from pypto_serving.wire.columns import NO_PAGE
 from worker.lanes.lane_table import LaneOutcomes, LaneTable
@@ -15,7 +15,7 @@ _PAGES = [ids(0, 1, 2, 3), ids(0, 1, 2, 3)]
 
 
 def _admission(lane=0, token_ids=(1, 2, 3), **fields):
-    return admission(lane, token_ids, **{"page_tables": _PAGES, **fields})
+    return worker_admission(lane, token_ids, **{"page_tables": _PAGES, **fields})
 
 
 def _table(*admissions, **overrides):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, TinyCheckpoint
-from oracle import Oracle
-from paged_batches import PagedExecutor
+from harness.checkpoints import ARCHITECTURES, TinyCheckpoint
+from harness.oracle import Oracle
+from harness.paged_batches import PagedExecutor
 
 from worker.models import Placement, load_model
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, TinyCheckpoint
-from paged_batches import PagedExecutor, chunk_sizes
+from harness.checkpoints import ARCHITECTURES, TinyCheckpoint
+from harness.paged_batches import PagedExecutor, chunk_sizes
 
 from worker.models import Placement, load_model
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint, fuse_experts, make_checkpoint, write_json
-from paged_batches import PagedExecutor
+from harness.checkpoints import TinyCheckpoint, fuse_experts, make_checkpoint, write_json
+from harness.paged_batches import PagedExecutor
 from safetensors.torch import load_file, save_file
 
 from worker.models import Model, Placement, load_model

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, TinyCheckpoint, fuse_experts, make_checkpoint
-from paged_batches import PagedExecutor
-from quantized_checkpoints import quantize_checkpoint
+from harness.checkpoints import ARCHITECTURES, TinyCheckpoint, fuse_experts, make_checkpoint
+from harness.paged_batches import PagedExecutor
+from harness.quantized_checkpoints import quantize_checkpoint
 from safetensors.torch import load_file, save_file
 
 from kernels.quantized import Quantizer

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracle import Oracle
-from paged_batches import PagedExecutor
+from harness.oracle import Oracle
+from harness.paged_batches import PagedExecutor
 from transformers import PreTrainedTokenizerFast
 
 from scripts.to_qwen3 import Experts, to_qwen3

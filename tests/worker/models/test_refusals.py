@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import make_checkpoint, write_json
+from harness.checkpoints import make_checkpoint, write_json
 from safetensors.torch import load_file, save_file
 
 from worker.checkpoint.error import ModelRefused

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TinyCheckpoint
-from paged_batches import PagedExecutor
+from harness.checkpoints import TinyCheckpoint
+from harness.paged_batches import PagedExecutor
 
 from worker.models import Model, Placement, load_model
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from oracle import ROUTED_TOLERANCES, TOLERANCES, Tolerance
+from harness.oracle import ROUTED_TOLERANCES, TOLERANCES, Tolerance
 
 _PAGE = Path(__file__).parents[3] / "docs" / "semantics.md"
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fakes.sampling import bias, draw, sample_rows
-from fakes.steps import ids
+from fakes.device.steps import ids
+from harness.sampling import bias, draw, sample_rows
 
 from worker.sampling.token_counts import TokenCounts
 from worker.step import LaneSampling

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from fakes.model import FakeModel, constant_logits, hashed_logits, limits, token_cache
-from fakes.steps import admission, ids, step
+from fakes.device.model import FakeModel, constant_logits, hashed_logits, limits, token_cache
+from fakes.device.steps import ids, step, worker_admission
 
 from worker.runner import ModelRunner
 from worker.sampling.logprobs import FLOOR, row_logprobs
@@ -14,7 +14,7 @@ _EXACT = [-0.4076, -1.4076, -2.4076]
 
 
 def _telling(lane, **sampling):
-    return admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, **sampling))
+    return worker_admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, **sampling))
 
 
 def _runner(logits=None, vocab_size=97):
@@ -37,8 +37,8 @@ _SAMPLINGS = [
 @pytest.mark.parametrize("num_others", [0, 7])
 @pytest.mark.parametrize("sampling", _SAMPLINGS, ids=lambda sampling: str(sampling))
 def test_lpu_03_logprobs_come_from_the_unmodified_logits(sampling, num_others):
-    request = admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
-    others = [admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, num_others + 1)]
+    request = worker_admission(0, (0, 1), sampling=LaneSampling(logprobs=True, top_logprobs=3, **sampling), page_tables=[ids(0, 1)])
+    others = [worker_admission(lane, (lane,), page_tables=[ids(lane + 1)]) for lane in range(1, num_others + 1)]
     output = _runner(constant_logits([2.0, 1.0, 0.0]), 3).execute(step(1, {0: 2}, admissions=[request, *others]))
     (report,) = output.logprobs
     assert (report.lane, report.top_token_ids.tolist()) == (0, [0, 1, 2])
@@ -47,7 +47,7 @@ def test_lpu_03_logprobs_come_from_the_unmodified_logits(sampling, num_others):
 
 
 def test_lpu_01_sampled_logprob_comes_without_alternatives():
-    request = admission(0, (5,), sampling=LaneSampling(logprobs=True))
+    request = worker_admission(0, (5,), sampling=LaneSampling(logprobs=True))
     (report,) = _runner().execute(step(admissions=[request])).logprobs
     assert report.sampled < 0 and len(report.top_token_ids) == len(report.top_logprobs) == 0
 
@@ -55,7 +55,7 @@ def test_lpu_01_sampled_logprob_comes_without_alternatives():
 def test_lanes_get_as_many_alternatives_as_they_asked_for():
     counts = {0: 2, 1: 5, 2: 0}
     admissions = [_telling(lane, top_logprobs=count) for lane, count in counts.items()]
-    reports = _runner().execute(step(admissions=[*admissions, admission(3, (3,), page_tables=[ids(9)])])).logprobs
+    reports = _runner().execute(step(admissions=[*admissions, worker_admission(3, (3,), page_tables=[ids(9)])])).logprobs
     assert {report.lane: len(report.top_token_ids) for report in reports} == counts
 
 
@@ -85,11 +85,11 @@ def _prompt_reports(chunk, num_computed=0, prompt=range(1, 41), **fields):
     """Reports on a prompt of 40 tokens that is computed in chunks, as columns by index."""
     runner, done, reports = _runner(), num_computed, []
     sampling = LaneSampling(prompt_logprobs=2)
-    request = admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, **fields)
+    request = worker_admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, **fields)
     if num_computed:
-        runner.execute(step(1, {0: num_computed}, admissions=[admission(0, prompt)]))
+        runner.execute(step(1, {0: num_computed}, admissions=[worker_admission(0, prompt)]))
         runner.execute(step(2, released_lanes=[0]))
-        request = admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, generation=1, **fields)
+        request = worker_admission(0, prompt, sampling=sampling, num_computed_tokens=num_computed, generation=1, **fields)
     admissions = [request]
     while done < len(prompt):
         count = min(chunk, len(prompt) - done)
@@ -127,14 +127,14 @@ def test_generated_tokens_are_not_reported_as_prompt():
 
 def test_chunk_that_does_not_sample_reports():
     runner = _runner()
-    output = runner.execute(step(1, {0: 2}, admissions=[admission(0, (1, 2, 3), sampling=LaneSampling(prompt_logprobs=0))]))
+    output = runner.execute(step(1, {0: 2}, admissions=[worker_admission(0, (1, 2, 3), sampling=LaneSampling(prompt_logprobs=0))]))
     (report,) = output.prompt_logprobs
     assert (len(output.lanes), report.first_index, len(report.logprobs), len(report.top_token_ids)) == (0, 1, 2, 0)
 
 
 def test_logits_of_a_long_prompt_are_made_a_few_rows_at_a_time():
     prompt, model = [(7 * index) % 97 for index in range(301)], FakeModel(hashed_logits())
-    request = admission(0, prompt, sampling=LaneSampling(prompt_logprobs=2))
+    request = worker_admission(0, prompt, sampling=LaneSampling(prompt_logprobs=2))
     whole = ModelRunner(model, token_cache(128), limits(max_model_len=512, max_step_tokens=512)).execute(
         step(1, {0: 301}, admissions=[request])
     )

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from fakes.sampling import bias, draw, lane_table, sample_rows
-from fakes.steps import ids
+from fakes.device.steps import ids
+from harness.sampling import bias, draw, lane_table, sample_rows
 
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampler import sample

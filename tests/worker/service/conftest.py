@@ -1,7 +1,7 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from fakes.worker_rig import Rig, serve_rig
+from harness.worker_rig import Rig, serve_rig
 
 
 @pytest_asyncio.fixture

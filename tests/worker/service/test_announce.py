@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from fakes.control_plane import FakeAnnounceService, announce_server
+from fakes.control_plane.hand_control_plane import FakeAnnounceService, announce_server
 
 from worker.service.announce import Announcer
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fakes.runner import FakeRunner
+from fakes.device.runner import FakeRunner
 
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
 from worker.step import StepInput

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.control_plane import admission
+from fakes.control_plane.hand_control_plane import wire_admission
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ def tables(*tables: list[int]) -> list[pb.PageTable]:
 def admit(**fields: Any) -> pb.Step:
     """A step that admits one valid sequence, changed by `fields`."""
     fields = {"lane": 1, "token_ids": [5, 6, 7], "pages": [], "page_tables": tables([0], [NO_PAGE]), **fields}
-    return pb.Step(step_id=1, admissions=[admission(**fields)])
+    return pb.Step(step_id=1, admissions=[wire_admission(**fields)])
 
 
 def sampling(**fields: Any) -> pb.LaneSampling:

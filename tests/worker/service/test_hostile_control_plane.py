@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from checkpoints import TinyCheckpoint
-from fakes.control_plane import FakeControlPlane, admission
-from fakes.frame_mutations import mutate_one, mutate_order
-from fakes.served_worker import ServedWorker
+from fakes.control_plane.hand_control_plane import HandControlPlane, wire_admission
+from fakes.network.frame_mutations import mutate_one, mutate_order
+from harness.checkpoints import TinyCheckpoint
+from harness.served_worker import ServedWorker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,10 +47,12 @@ def _tables(*tables: Sequence[int]) -> list[pb.PageTable]:
 
 def _legal_steps() -> list[pb.Step]:
     """Three lanes of a model with a full and a sliding cache group, through everything that a step can hold."""
-    long = admission(0, list(range(20, 32)), [], final_length=32, page_tables=_tables([0, 1, 2], [4, 5, 6]), end_token_ids=pack_ids([2]))
-    short = admission(1, [9], [], page_tables=_tables([3], [7]), sampling=_EVERYTHING, min_length=3, end_token_ids=pack_ids([2, 4]))
-    masked = admission(2, [9, 8, 7], [], page_tables=_tables([8], [9]), constrained=True)
-    late = admission(1, list(range(40, 53)), [], generation=2, num_prompt_tokens=10, page_tables=_tables(*[range(20, 24)] * 2))
+    long = wire_admission(
+        0, list(range(20, 32)), [], final_length=32, page_tables=_tables([0, 1, 2], [4, 5, 6]), end_token_ids=pack_ids([2])
+    )
+    short = wire_admission(1, [9], [], page_tables=_tables([3], [7]), sampling=_EVERYTHING, min_length=3, end_token_ids=pack_ids([2, 4]))
+    masked = wire_admission(2, [9, 8, 7], [], page_tables=_tables([8], [9]), constrained=True)
+    late = wire_admission(1, list(range(40, 53)), [], generation=2, num_prompt_tokens=10, page_tables=_tables(*[range(20, 24)] * 2))
     late.sampling.CopyFrom(_EVERYTHING)
     grown = {"grown_lanes": pack_ids([0, 0]), "grown_groups": pack_ids([0, 1]), "grown_pages": pack_ids([13, 14])}
     trimmed = {"trimmed_lanes": pack_ids([0]), "trimmed_groups": pack_ids([1]), "trimmed_entries": pack_ids([1])}
@@ -90,7 +92,7 @@ class _Rig:
 
     async def serve(self) -> list[tuple[list[int], int]]:
         """Tokens and digests of a legal session."""
-        plane = FakeControlPlane(self.worker.channel)
+        plane = HandControlPlane(self.worker.channel)
         await plane.open("legal", takeover=True, model_fingerprint=self.worker.fingerprint)
         results = []
         for frame in _legal_session():

@@ -1,10 +1,10 @@
 import asyncio
 
 import grpc.aio
-from checkpoints import TinyCheckpoint
-from fakes.served_worker import ServedWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from harness.checkpoints import TinyCheckpoint
+from harness.served_worker import ServedWorker
 
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2_grpc

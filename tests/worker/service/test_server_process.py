@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from checkpoints import TinyCheckpoint
-from fakes.control_plane import FakeControlPlane, admission
+from fakes.control_plane.hand_control_plane import HandControlPlane, wire_admission
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from harness.checkpoints import TinyCheckpoint
 
 from pypto_serving.wire.columns import pack_ids, unpack_ids
 from pypto_serving.wire.fingerprint import fingerprint_model
@@ -58,10 +58,10 @@ async def test_worker_serves_steps_and_stops_with_exit_code_0(tiny_checkpoint: T
             text = response.read().decode()
         assert "pypto_serving_worker_build_info{" in text and re.search(r"^pypto_serving_worker_model_load_seconds [0-9.]+$", text, re.M)
         async with grpc.aio.insecure_channel(facts["address"]) as channel:
-            plane = FakeControlPlane(channel)
+            plane = HandControlPlane(channel)
             welcome = await plane.open(model_fingerprint=fingerprint_model(model))
             assert welcome.numerics_id == facts["numerics_id"] and welcome.cache_groups[0].num_pages == 8
-            await plane.step(1, admissions=[admission(0, [5, 6, 7], pages=[0])], chunk_lanes=pack_ids([0]), chunk_tokens=pack_ids([3]))
+            await plane.step(1, admissions=[wire_admission(0, [5, 6, 7], pages=[0])], chunk_lanes=pack_ids([0]), chunk_tokens=pack_ids([3]))
             await plane.step(2)
             results = [await plane.result(), await plane.result()]
             assert [result.error for result in results] == ["", ""]
@@ -78,9 +78,9 @@ async def test_live_lanes_are_waited_for_until_the_second_signal(tiny_checkpoint
     model = tiny_checkpoint("llama")
     with worker(model) as (process, facts):
         async with grpc.aio.insecure_channel(facts["address"]) as channel:
-            plane = FakeControlPlane(channel)
+            plane = HandControlPlane(channel)
             await plane.open(model_fingerprint=fingerprint_model(model))
-            await plane.step(1, admissions=[admission(0, [5], pages=[0])])
+            await plane.step(1, admissions=[wire_admission(0, [5], pages=[0])])
             await plane.result()
             process.send_signal(signal.SIGTERM)
             while not (await plane.read("progress")).progress.draining:
@@ -97,7 +97,7 @@ async def test_wrk_06_orphan_ends_by_itself_if_told_so(tiny_checkpoint: TinyChec
     model = tiny_checkpoint("llama")
     with worker(model, "--lease-seconds", "0.3", "--exit-when-orphaned") as (process, facts):
         async with grpc.aio.insecure_channel(facts["address"]) as channel:
-            plane = FakeControlPlane(channel)
+            plane = HandControlPlane(channel)
             await plane.open(model_fingerprint=fingerprint_model(model))
             assert process.poll() is None
             assert (await plane.end())[0] in (grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE)

@@ -4,8 +4,9 @@ import logging
 import grpc
 import grpc.aio
 import pytest
-from fakes.control_plane import FINGERPRINT, admission
-from fakes.worker_rig import Rig, until
+from fakes.control_plane.hand_control_plane import FINGERPRINT, wire_admission
+from harness.waiting import until
+from harness.worker_rig import Rig
 
 from pypto_serving.wire.columns import pack_ids, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
@@ -35,7 +36,7 @@ async def test_a_refusal_is_logged_once_however_often_it_is_tried(rig: Rig, capl
 async def test_steps_are_answered_in_order(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(2, [5, 6], pages=[3])])
+    await plane.step(1, admissions=[wire_admission(2, [5, 6], pages=[3])])
     await plane.step(2, released_lanes=pack_ids([2]))
     first, second = await plane.result(), await plane.result()
     assert (first.step_id, second.step_id, first.digest, first.error) == (1, 2, 1, "")
@@ -105,7 +106,7 @@ async def test_steps_go_on_without_a_stream_and_their_results_come_after_the_res
 async def test_reconnect_without_resume_starts_from_nothing(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.result()
     again = rig.control_plane()
     welcome = await again.open()
@@ -156,7 +157,7 @@ async def test_frames_of_another_epoch_are_dropped(rig: Rig) -> None:
 async def test_silent_owner_loses_lease_lanes_and_stream(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.result()
     rig.clock.now += 0.5
     assert await plane.end() == (grpc.StatusCode.ABORTED, "no frame for 0.4 s: the lease ran out")
@@ -193,7 +194,7 @@ async def test_progress_tells_that_the_device_is_busy(rig: Rig) -> None:
 async def test_drain_is_told_and_does_not_stop_work(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.result()
     rig.servicer.drain()
     async with asyncio.timeout(10):
@@ -210,13 +211,13 @@ async def test_drain_is_told_and_does_not_stop_work(rig: Rig) -> None:
 async def test_draining_worker_goes_on_with_its_owner_and_takes_no_other(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.result()
     rig.servicer.drain()
     with pytest.raises(grpc.aio.AioRpcError, match="the worker drains") as refusal:
         await rig.control_plane().open("cp-2", takeover=True)
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
-    await plane.step(2, acked_step_id=1, admissions=[admission(1, [1], pages=[1])])  # it was on its way
+    await plane.step(2, acked_step_id=1, admissions=[wire_admission(1, [1], pages=[1])])  # it was on its way
     assert (await plane.result()).error == ""
     again = rig.control_plane()
     assert (await again.open(resume_incarnation="worker-1", acked_step_id=2)).resumed
@@ -263,7 +264,7 @@ async def test_a_stream_that_ends_without_a_farewell_leaves_the_worker_with_its_
 async def test_a_standby_does_not_get_the_worker_at_the_first_blip(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.result()
     plane.cut()
     await until(lambda: rig.metric("session_state", state="detached") == 1)
@@ -290,7 +291,7 @@ async def test_steps_are_counted(rig: Rig) -> None:
     rig.runner.failing = {2}
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [1], pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
     await plane.step(2)
     await plane.result(), await plane.result()
     assert (rig.metric("steps_total", outcome="ok"), rig.metric("steps_total", outcome="error")) == (1, 1)

@@ -3,8 +3,8 @@
 import grpc
 import grpc.aio
 import pytest
-from fakes.control_plane import admission, hello
-from fakes.worker_rig import Rig
+from fakes.control_plane.hand_control_plane import hello, wire_admission
+from harness.worker_rig import Rig
 
 from pypto_serving.wire.columns import unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
@@ -49,7 +49,7 @@ async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) 
     await plane.open()
     unknown = b"\xfa\x01\x03new"  # field 31, a message
     frame = pb.ExecuteRequest.FromString(pb.ExecuteRequest(epoch=1).SerializeToString() + unknown)
-    step = pb.Step.FromString(pb.Step(step_id=1, admissions=[admission(0, [1], pages=[0])]).SerializeToString() + unknown)
+    step = pb.Step.FromString(pb.Step(step_id=1, admissions=[wire_admission(0, [1], pages=[0])]).SerializeToString() + unknown)
     for sent in (frame, pb.ExecuteRequest(epoch=1, step=step), frame):
         await plane.send(sent)
     assert unpack_ids((await plane.result()).lanes, "lanes").tolist() == [0]
@@ -84,12 +84,12 @@ async def test_broken_frame_ends_the_stream_and_nothing_else(rig: Rig, frame: pb
 async def test_rpc_02_a_frame_of_megabytes_is_judged_by_its_content(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.step(1, admissions=[admission(0, [16_384] * 1_500_000, pages=[0])])
+    await plane.step(1, admissions=[wire_admission(0, [16_384] * 1_500_000, pages=[0])])
     code, details = await plane.end()
     assert code is grpc.StatusCode.INVALID_ARGUMENT and "step.admissions.token_ids: 16384 is not below 100" in details
     again = rig.control_plane()
     await again.open()
-    await again.step(1, admissions=[admission(0, [5], pages=[0])])
+    await again.step(1, admissions=[wire_admission(0, [5], pages=[0])])
     assert (await again.result()).error == ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from fakes.service import Service, scripted_service, status_of
+from harness.service import Service, scripted_service, status_of
 
 from control_plane.edge.access.callers import PriorityRange, parse_priorities
 from pypto_serving.inference.v1 import inference_pb2 as pb

@@ -7,10 +7,10 @@ from urllib.request import urlopen
 import grpc
 import grpc.aio
 import pytest
-from fakes.raw_http2 import answer_to
-from fakes.running_control_plane import RunningControlPlane, running
+from fakes.network.raw_http2 import answer_to
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from harness.running_control_plane import RunningControlPlane, running
 
 from pypto_serving.admin.v1 import admin_pb2
 from pypto_serving.inference.v1 import inference_pb2

@@ -8,9 +8,9 @@ from urllib.request import urlopen
 import grpc
 import grpc.aio
 import pytest
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2
+from harness.running_control_plane import RunningControlPlane, running
 
 from control_plane.edge.service.admission.admission import Admission
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc

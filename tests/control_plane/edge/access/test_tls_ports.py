@@ -6,10 +6,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from fakes.certificates import CertificateDirectory
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.worker_service import FakeWorker
+from fakes.network.certificates import CertificateDirectory
+from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2
+from harness.running_control_plane import RunningControlPlane, running
 
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb

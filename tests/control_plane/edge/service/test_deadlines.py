@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
-from fakes.blocked_tokenizer import BlockedTokenizer
-from fakes.engine import FakeControlPlane, fake_control_plane, served_model
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
+from fakes.text.blocked_tokenizer import BlockedTokenizer
 
 from control_plane.edge.service import errors
 from control_plane.edge.service.errors import Deadline
@@ -16,7 +16,7 @@ from pypto_serving.inference.v1 import inference_pb2 as pb
 _SECONDS = 0.1
 
 
-def call(plane: FakeControlPlane, seconds: float, is_stream: bool, **spec: object) -> Awaitable[object]:
+def call(plane: ScriptedControlPlane, seconds: float, is_stream: bool, **spec: object) -> Awaitable[object]:
     if is_stream:
         stream = plane.stub.GenerateStream(pb.GenerateStreamRequest(spec=pb.GenerationSpec(**spec)), timeout=seconds)
 
@@ -28,7 +28,7 @@ def call(plane: FakeControlPlane, seconds: float, is_stream: bool, **spec: objec
     return plane.stub.Generate(pb.GenerateRequest(spec=pb.GenerationSpec(**spec)), timeout=seconds)
 
 
-async def ends_at_its_deadline(plane: FakeControlPlane, is_stream: bool, **spec: object) -> None:
+async def ends_at_its_deadline(plane: ScriptedControlPlane, is_stream: bool, **spec: object) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(plane, _SECONDS, is_stream, **spec)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -46,7 +46,7 @@ both_kinds = pytest.mark.parametrize("is_stream", [False, True], ids=["unary", "
 
 @both_kinds
 async def test_can_05_a_request_of_the_engine_ends_there_too(is_stream: bool) -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         plane.engine.gate.clear()
         await ends_at_its_deadline(plane, is_stream, text="Hi", request_id="x")
         await until(lambda: plane.engine.ended == {"x": Failure.DEADLINE_EXCEEDED} and not len(plane.live))
@@ -54,7 +54,7 @@ async def test_can_05_a_request_of_the_engine_ends_there_too(is_stream: bool) ->
 
 @both_kinds
 async def test_can_05_a_request_that_waits_for_the_first_worker_never_reaches_the_engine(is_stream: bool) -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         await ends_at_its_deadline(plane, is_stream, text="Hi")
         await until(lambda: plane.limit.num_waiting == 0)
         assert plane.engine.submitted == []
@@ -63,7 +63,7 @@ async def test_can_05_a_request_that_waits_for_the_first_worker_never_reaches_th
 @both_kinds
 async def test_can_05_a_request_that_waits_for_the_tokenizer_never_reaches_the_engine(is_stream: bool) -> None:
     tokenizer = BlockedTokenizer()
-    async with fake_control_plane(model=served_model(tokenizer=tokenizer)) as plane:
+    async with scripted_control_plane(model=served_model(tokenizer=tokenizer)) as plane:
         plane.join_worker(max_model_len=5000)
         try:
             await ends_at_its_deadline(plane, is_stream, text="x" * 2000)
@@ -73,7 +73,7 @@ async def test_can_05_a_request_that_waits_for_the_tokenizer_never_reaches_the_e
 
 
 async def test_can_05_a_takeover_that_waits_for_its_id_ends_too() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         plane.engine.gate.clear()
         first = plane.stream(text="Hi", request_id="x")
         started = (await first.read()).started
@@ -87,7 +87,7 @@ async def test_can_05_a_takeover_that_waits_for_its_id_ends_too() -> None:
 
 async def test_can_06_very_short_deadlines_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     script = [*b"0123456789" * 20]
-    async with fake_control_plane(script=script) as plane:
+    async with scripted_control_plane(script=script) as plane:
         plane.join_worker(max_model_len=400)
         spec = {"text": "Hi", "stopping": pb.StoppingParams(max_tokens=200)}
         steady = [asyncio.ensure_future(plane.events(**spec)) for _ in range(8)]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from fakes.engine import MAX_MODEL_LEN, FakeControlPlane, fake_control_plane, served_model
-from fakes.tokenizers import BOS, EOS, EOT, SPECIAL_TOKENS, byte_tokenizer
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, ScriptedControlPlane, scripted_control_plane, served_model
+from fakes.text.tokenizers import BOS, EOS, EOT, SPECIAL_TOKENS, byte_tokenizer
 
 from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.engine.ports import Failure, RequestFailed
@@ -17,8 +17,8 @@ from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
 @pytest.fixture
-async def plane() -> AsyncIterator[FakeControlPlane]:
-    async with fake_control_plane() as plane:
+async def plane() -> AsyncIterator[ScriptedControlPlane]:
+    async with scripted_control_plane() as plane:
         yield plane
 
 
@@ -44,7 +44,7 @@ async def until(condition: object) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_unary_answer_holds_everything(plane: FakeControlPlane) -> None:
+async def test_a_unary_answer_holds_everything(plane: ScriptedControlPlane) -> None:
     response = await plane.generate(text="Hi", request_id="r1")
     choice = response.choices[0]
     assert (choice.text, list(choice.token_ids)) == ("hello", [*b"hello", EOS])
@@ -53,7 +53,7 @@ async def test_a_unary_answer_holds_everything(plane: FakeControlPlane) -> None:
     assert (response.started.request_id, response.started.num_prompt_tokens) == ("r1", 3)
 
 
-async def test_txt_06_a_stream_is_started_deltas_and_one_finished(plane: FakeControlPlane) -> None:
+async def test_txt_06_a_stream_is_started_deltas_and_one_finished(plane: ScriptedControlPlane) -> None:
     for interval in (1, 4):
         events = await plane.events(text="Hi", output=pb.OutputOptions(stream_interval=interval))
         kinds = [event.WhichOneof("event") for event in events]
@@ -64,7 +64,7 @@ async def test_txt_06_a_stream_is_started_deltas_and_one_finished(plane: FakeCon
         assert [delta.first_index for delta in deltas[1:]] == [*itertools.accumulate(len(delta.token_ids) for delta in deltas[:-1])]
 
 
-async def test_unary_and_stream_agree(plane: FakeControlPlane) -> None:
+async def test_unary_and_stream_agree(plane: ScriptedControlPlane) -> None:
     spec = {"token_ids": pb.TokenIds(ids=[1, 2]), "stopping": pb.StoppingParams(stop=["ll"]), "sampling": pb.SamplingParams(seed=3)}
     response, events = await plane.generate(**spec), await plane.events(**spec)
     assert response.choices[0].text == text_of(events) == "he"
@@ -76,7 +76,7 @@ async def test_unary_and_stream_agree(plane: FakeControlPlane) -> None:
 @pytest.mark.parametrize("include", [True, False])
 async def test_tkz_05_a_stop_string_that_is_a_special_token_stops_at_it(shows: bool, include: bool) -> None:
     stopping = pb.StoppingParams(stop=["<eot>", "never"], include_stop=include)
-    async with fake_control_plane((*b"ab", EOT, *b"cd", EOS)) as plane:
+    async with scripted_control_plane((*b"ab", EOT, *b"cd", EOS)) as plane:
         response = await plane.generate(text="x", stopping=stopping, output=pb.OutputOptions(skip_special_tokens=not shows))
     (choice,) = response.choices
     assert (choice.text, list(choice.token_ids)) == ("ab<eot>" if include else "ab", [*b"ab", EOT])
@@ -84,7 +84,7 @@ async def test_tkz_05_a_stop_string_that_is_a_special_token_stops_at_it(shows: b
     assert (choice.finished.stop_string, choice.finished.stop_token_id) == (("<eot>", 0) if shows else ("", EOT))
 
 
-async def test_tkz_05_a_stop_string_around_a_special_token_is_refused_where_that_is_hidden(plane: FakeControlPlane) -> None:
+async def test_tkz_05_a_stop_string_around_a_special_token_is_refused_where_that_is_hidden(plane: ScriptedControlPlane) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=r"stopping.stop\[1\] contains the special token '<eot>'"):
         await plane.generate(text="x", stopping=pb.StoppingParams(stop=["y", "\n<eot>"]))
     await plane.generate(text="x", stopping=pb.StoppingParams(stop=["\n<eot>"]), output=pb.OutputOptions(skip_special_tokens=False))
@@ -106,7 +106,7 @@ async def test_log_probabilities_of_a_long_prompt_come_in_messages_that_a_thread
     tokenizer = WatchedTokenizer()
     prompt, output = pb.TokenIds(ids=[97] * 1600), pb.OutputOptions(prompt_logprobs=20)
     spec = {"token_ids": prompt, "output": output, "stopping": pb.StoppingParams(max_tokens=0)}
-    async with fake_control_plane((), replace(served_model(), tokenizer=tokenizer)) as plane:
+    async with scripted_control_plane((), replace(served_model(), tokenizer=tokenizer)) as plane:
         plane.join_worker(max_model_len=4000)
         response = await plane.generate(**spec)
         messages = [event.prompt_logprobs for event in await plane.events(**spec) if event.HasField("prompt_logprobs")]
@@ -116,40 +116,40 @@ async def test_log_probabilities_of_a_long_prompt_come_in_messages_that_a_thread
     assert [entry for message in messages for entry in message.entries] == list(response.prompt_logprobs)
 
 
-async def test_stop_04_usage_ends_at_the_stop_string(plane: FakeControlPlane) -> None:
+async def test_stop_04_usage_ends_at_the_stop_string(plane: ScriptedControlPlane) -> None:
     response = await plane.generate(text="Hi", stopping=pb.StoppingParams(stop=["lo"], max_tokens=20))
     assert response.usage.completion_tokens == 5
 
 
 async def test_stop_10_absent_max_tokens_reaches_to_the_limit() -> None:
-    async with fake_control_plane(script=[7] * 100) as plane:
+    async with scripted_control_plane(script=[7] * 100) as plane:
         for prompt in ({"token_ids": pb.TokenIds(ids=[1] * 10)}, {"text": "x" * 9}):
             response = await plane.generate(**prompt)
             assert response.usage.completion_tokens == response.started.effective.stopping.max_tokens == MAX_MODEL_LEN - 10
             assert response.choices[0].finished.reason == pb.FINISH_REASON_LENGTH
 
 
-async def test_stop_09_zero_max_tokens_finishes_without_tokens(plane: FakeControlPlane) -> None:
+async def test_stop_09_zero_max_tokens_finishes_without_tokens(plane: ScriptedControlPlane) -> None:
     response = await plane.generate(text="Hi", stopping=pb.StoppingParams(max_tokens=0), output=pb.OutputOptions(prompt_logprobs=0))
     assert (response.choices[0].text, response.usage.completion_tokens) == ("", 0)
     assert [entry.token for entry in response.prompt_logprobs] == [b"<bos>", b"H", b"i"]
 
 
 async def test_logprobs_carry_the_bytes_of_tokens() -> None:
-    async with fake_control_plane(script=[*"é".encode(), EOS]) as plane:
+    async with scripted_control_plane(script=[*"é".encode(), EOS]) as plane:
         events = await plane.events(text="Hi", output=pb.OutputOptions(logprobs=True, top_logprobs=1))
         entries = [entry for event in events for entry in event.delta.logprobs]
         assert [entry.token for entry in entries] == [b"\xc3", b"\xa9", b"<eos>"]
         assert [entry.top[0].token_id for entry in entries] == [7, 7, 7]
 
 
-async def test_chat_goes_through_the_template_without_a_second_bos(plane: FakeControlPlane) -> None:
+async def test_chat_goes_through_the_template_without_a_second_bos(plane: ScriptedControlPlane) -> None:
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="Hi")])
     await plane.generate(chat=chat)
     assert list(plane.engine.submitted[0].prompt_token_ids) == [*b"<user>Hi<a>"]
 
 
-async def test_idn_01_a_live_id_is_refused_and_free_afterwards(plane: FakeControlPlane) -> None:
+async def test_idn_01_a_live_id_is_refused_and_free_afterwards(plane: ScriptedControlPlane) -> None:
     plane.engine.gate.clear()
     first = plane.stream(text="Hi", request_id="x")
     await first.read()
@@ -160,7 +160,7 @@ async def test_idn_01_a_live_id_is_refused_and_free_afterwards(plane: FakeContro
 
 
 @pytest.mark.parametrize("way", ["cancel", "deadline", "unary"])
-async def test_can_03_a_call_that_ends_early_is_aborted(plane: FakeControlPlane, way: str) -> None:
+async def test_can_03_a_call_that_ends_early_is_aborted(plane: ScriptedControlPlane, way: str) -> None:
     plane.engine.gate.clear()
     if way == "unary":
         call = asyncio.ensure_future(plane.generate(text="Hi", request_id="x"))
@@ -178,7 +178,7 @@ async def test_can_03_a_call_that_ends_early_is_aborted(plane: FakeControlPlane,
     await until(lambda: plane.calls._calls[("Generate" if way == "unary" else "GenerateStream", code)] == 1)
 
 
-async def test_abort_ends_a_live_request_and_forgives_another(plane: FakeControlPlane) -> None:
+async def test_abort_ends_a_live_request_and_forgives_another(plane: ScriptedControlPlane) -> None:
     plane.engine.gate.clear()
     stream = plane.stream(text="Hi", request_id="x")
     await stream.read()
@@ -196,7 +196,7 @@ def resume(started: pb.Started, received: list[int], **changes: object) -> dict[
     }
 
 
-async def test_a_resume_takes_a_live_request_over(plane: FakeControlPlane) -> None:
+async def test_a_resume_takes_a_live_request_over(plane: ScriptedControlPlane) -> None:
     plane.engine.gate.clear()
     first = plane.stream(text="Hi", request_id="x")
     started = (await first.read()).started
@@ -208,7 +208,7 @@ async def test_a_resume_takes_a_live_request_over(plane: FakeControlPlane) -> No
     assert (text_of(events), events[1].delta.first_index, events[-1].finished.usage.completion_tokens) == ("llo", 2, 6)
 
 
-async def test_every_resume_that_is_itself_taken_over_is_told(plane: FakeControlPlane) -> None:
+async def test_every_resume_that_is_itself_taken_over_is_told(plane: ScriptedControlPlane) -> None:
     plane.engine.gate.clear()
     first = plane.stream(text="Hi", request_id="x")
     started = (await first.read()).started
@@ -221,7 +221,7 @@ async def test_every_resume_that_is_itself_taken_over_is_told(plane: FakeControl
     assert text_of(survivor) == "llo"
 
 
-async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: FakeControlPlane) -> None:
+async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: ScriptedControlPlane) -> None:
     plane.engine.gate.clear()
     first = plane.stream(text="Hi", request_id="x")
     started = (await first.read()).started
@@ -230,13 +230,13 @@ async def test_a_resume_with_another_key_does_not_touch_a_live_request(plane: Fa
     assert not plane.engine.ended
 
 
-async def test_a_resume_continues_on_a_server_that_never_saw_the_request(plane: FakeControlPlane) -> None:
+async def test_a_resume_continues_on_a_server_that_never_saw_the_request(plane: ScriptedControlPlane) -> None:
     started = (await plane.generate(text="Hi", request_id="x")).started
-    async with fake_control_plane() as other:
+    async with scripted_control_plane() as other:
         assert text_of(await other.events(**resume(started, [*b"hel"]))) == "lo"
 
 
-async def test_a_full_queue_says_when_to_come_again(plane: FakeControlPlane) -> None:
+async def test_a_full_queue_says_when_to_come_again(plane: ScriptedControlPlane) -> None:
     plane.engine.failure = RequestFailed("", Failure.QUEUE_FULL, "full", retry_after_seconds=1.5)
     events = plane.stream(text="Hi")
     error = await status_of(events.read())  # instead of Started
@@ -244,7 +244,7 @@ async def test_a_full_queue_says_when_to_come_again(plane: FakeControlPlane) -> 
     assert dict(error.trailing_metadata())["retry-after-ms"] == "1500"
 
 
-async def test_rpc_07_our_bug_shows_no_traceback(plane: FakeControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rpc_07_our_bug_shows_no_traceback(plane: ScriptedControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     def broken(request: object) -> None:
         raise KeyError("secret")
 
@@ -256,7 +256,9 @@ async def test_rpc_07_our_bug_shows_no_traceback(plane: FakeControlPlane, caplog
 
 
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream", "GetServer"])
-async def test_what_is_no_message_is_refused_and_counted(plane: FakeControlPlane, caplog: pytest.LogCaptureFixture, method: str) -> None:
+async def test_what_is_no_message_is_refused_and_counted(
+    plane: ScriptedControlPlane, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
     path = f"/pypto_serving.inference.v1.InferenceService/{method}"
     is_stream = method == "GenerateStream"
     error = await status_of(plane.channel.unary_stream(path)(b"\xff").read() if is_stream else plane.channel.unary_unary(path)(b"\xff"))
@@ -266,7 +268,7 @@ async def test_what_is_no_message_is_refused_and_counted(plane: FakeControlPlane
 
 
 async def test_requests_wait_for_the_first_worker() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         waiting = asyncio.ensure_future(plane.generate(text="Hi"))
         await until(lambda: plane.limit.num_waiting)
         plane.join_worker(max_model_len=20)
@@ -274,13 +276,13 @@ async def test_requests_wait_for_the_first_worker() -> None:
 
 
 async def test_without_a_worker_requests_end_after_the_grace_time() -> None:
-    async with fake_control_plane(has_worker=False, grace_seconds=0.05) as plane:
+    async with scripted_control_plane(has_worker=False, grace_seconds=0.05) as plane:
         error = await status_of(plane.generate(text="Hi"))
         assert (error.code(), "no worker" in error.details()) == (grpc.StatusCode.UNAVAILABLE, True)
 
 
 async def test_only_so_many_requests_wait_for_the_first_worker() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         waiting = [asyncio.ensure_future(plane.generate(text="Hi")) for _ in range(2)]
         await until(lambda: plane.limit.num_waiting == 2)
         assert (await status_of(plane.generate(text="Hi"))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -289,7 +291,7 @@ async def test_only_so_many_requests_wait_for_the_first_worker() -> None:
             assert (await status_of(call)).code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_tokenize_and_detokenize(plane: FakeControlPlane) -> None:
+async def test_tokenize_and_detokenize(plane: ScriptedControlPlane) -> None:
     response = await plane.stub.Tokenize(pb.TokenizeRequest(text="aé", with_offsets=True))
     assert list(response.token_ids) == [BOS, *"aé".encode()]
     assert (list(response.starts), list(response.ends)) == ([0, 0, 1, 1], [0, 1, 2, 2])
@@ -299,7 +301,7 @@ async def test_tokenize_and_detokenize(plane: FakeControlPlane) -> None:
     assert text.text == "aé"
 
 
-async def test_tokenize_and_detokenize_have_limits_of_their_own(plane: FakeControlPlane) -> None:
+async def test_tokenize_and_detokenize_have_limits_of_their_own(plane: ScriptedControlPlane) -> None:
     limit = 1 << 20
     assert len((await plane.stub.Tokenize(pb.TokenizeRequest(text="x" * 10_000))).token_ids) == 10_001
     requests = {
@@ -313,11 +315,11 @@ async def test_tokenize_and_detokenize_have_limits_of_their_own(plane: FakeContr
         assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, details)
 
 
-async def test_a_message_larger_than_any_prompt_is_refused_unparsed(plane: FakeControlPlane) -> None:
+async def test_a_message_larger_than_any_prompt_is_refused_unparsed(plane: ScriptedControlPlane) -> None:
     assert (await status_of(plane.generate(text="x" * (16 << 20)))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_models_and_server_describe_themselves(plane: FakeControlPlane) -> None:
+async def test_models_and_server_describe_themselves(plane: ScriptedControlPlane) -> None:
     await until(lambda: plane.limit.tokens)
     (model,) = (await plane.stub.ListModels(pb.ListModelsRequest())).models
     assert model == (await plane.stub.GetModel(pb.GetModelRequest(model="bytes"))).model
@@ -328,7 +330,7 @@ async def test_models_and_server_describe_themselves(plane: FakeControlPlane) ->
 
 
 async def test_gwy_04_a_model_without_a_template_refuses_chats_only() -> None:
-    async with fake_control_plane(model=served_model(chat_template=None)) as plane:
+    async with scripted_control_plane(model=served_model(chat_template=None)) as plane:
         error = await status_of(plane.generate(chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="x")])))
         assert (error.code(), "--chat-template" in error.details()) == (grpc.StatusCode.FAILED_PRECONDITION, True)
         assert (await plane.generate(text="x")).choices[0].text == "hello"

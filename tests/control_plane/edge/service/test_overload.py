@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
-from fakes.blocked_tokenizer import BlockedTokenizer
-from fakes.engine import FakeControlPlane, fake_control_plane, served_model
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
+from fakes.text.blocked_tokenizer import BlockedTokenizer
 
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.errors import ResourceExhausted
@@ -25,7 +25,7 @@ class SteadyLag(LoopLag):
         self.seconds = seconds
 
 
-async def refusal(plane: FakeControlPlane, **spec: object) -> grpc.aio.AioRpcError:
+async def refusal(plane: ScriptedControlPlane, **spec: object) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plane.generate(**spec)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -33,7 +33,7 @@ async def refusal(plane: FakeControlPlane, **spec: object) -> grpc.aio.AioRpcErr
 
 
 async def test_a_burst_of_calls_is_answered_by_us_and_not_dropped_by_grpc() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         calls = [plane.stub.GetServer(pb.GetServerRequest()) for _ in range(3000)]
         for _ in range(100):
             await asyncio.sleep(0)
@@ -46,7 +46,7 @@ async def test_a_full_queue_refuses_a_text_before_it_is_tokenized() -> None:
     tokenizer = BlockedTokenizer()
     tokenizer.go_on.set()
     model = replace(served_model(), tokenizer=tokenizer)
-    async with fake_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
+    async with scripted_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
         plane.snapshot = replace(plane.snapshot, num_waiting_for_capacity=3, retry_after_seconds=2.5)
         error = await refusal(plane, text="x" * 2000)
         assert error.details() == "queue is full: 3 sequences wait or are about to, 1 would come, limit 3; retry in 2.5 s"
@@ -59,7 +59,7 @@ async def test_a_full_queue_refuses_a_text_before_it_is_tokenized() -> None:
 async def test_requests_that_are_being_tokenized_keep_their_places() -> None:
     tokenizer = BlockedTokenizer()
     model = replace(served_model(), tokenizer=tokenizer)
-    async with fake_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
+    async with scripted_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
         plane.join_worker(max_model_len=4000)
         await asyncio.sleep(0.2)
         spec = {"text": "x" * 2000, "stopping": pb.StoppingParams(max_tokens=5)}
@@ -74,7 +74,7 @@ async def test_requests_that_are_being_tokenized_keep_their_places() -> None:
 
 
 async def test_a_late_loop_refuses_new_calls_and_counts_them() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         plane.lag.observe(3.0)
         error = await refusal(plane, text="Hi")
         assert error.details() == "the server is overloaded: it runs 3.0 s late, limit 1 s; retry in 6.0 s"
@@ -87,7 +87,7 @@ async def test_a_late_loop_refuses_new_calls_and_counts_them() -> None:
 
 async def test_streams_write_less_often_while_the_loop_is_late() -> None:
     script = [*b"0123456789" * 20]
-    async with fake_control_plane(script) as plane:
+    async with scripted_control_plane(script) as plane:
         plane.join_worker(max_model_len=400)
         spec = {"text": "Hi", "stopping": pb.StoppingParams(max_tokens=200)}
         plane.lag.pace = SteadyLag(0.1).pace  # type: ignore[method-assign]

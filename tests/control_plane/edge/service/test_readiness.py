@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from fakes.engine import FakeControlPlane, fake_control_plane
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.service.admission.context_limit import ContextLimit
@@ -104,12 +104,12 @@ async def test_only_changes_are_told(health: Health, readiness: Readiness) -> No
     assert health.num_changes == num_changes
 
 
-def watch(plane: FakeControlPlane, service: str = SERVICE) -> grpc.aio.UnaryStreamCall:
+def watch(plane: ScriptedControlPlane, service: str = SERVICE) -> grpc.aio.UnaryStreamCall:
     return health_pb2_grpc.HealthStub(plane.channel).Watch(health_pb2.HealthCheckRequest(service=service))
 
 
 async def test_ops_02_watchers_see_every_change_once() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         first = watch(plane)
         assert (await first.read()).status == NOT_SERVING
         plane.join_worker()
@@ -126,7 +126,7 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
 
 
 async def test_ops_01_an_unknown_name_is_not_found_and_may_be_watched() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await health_pb2_grpc.HealthStub(plane.channel).Check(health_pb2.HealthCheckRequest(service="nobody"))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc.aio
 import pytest
-from fakes.tokenizers import byte_tokenizer
+from fakes.text.tokenizers import byte_tokenizer
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.config import StreamOptions

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from fakes.engine_doubles import make_request
+from fakes.control_plane.engine_doubles import make_request
 
 from control_plane.edge.service.errors import AlreadyExists, Deadline
 from control_plane.edge.service.request_streams import RequestStreams

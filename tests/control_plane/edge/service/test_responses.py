@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from fakes.tokenizers import EOS, byte_tokenizer
+from fakes.text.tokenizers import EOS, byte_tokenizer
 from google.protobuf.json_format import MessageToJson
 
 from control_plane.core.step import TokenLogprob

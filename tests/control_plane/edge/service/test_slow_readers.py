@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from fakes.engine import FakeControlPlane, fake_control_plane
-from fakes.tcp_proxy import TcpProxy
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane
+from fakes.network.tcp_proxy import TcpProxy
 
 from control_plane.edge import client_server
 from control_plane.edge.config import StreamOptions
@@ -25,8 +25,8 @@ IMPATIENT = StreamOptions(max_unwritten_tokens=200, slow_reader_seconds=0.2)
 
 
 @asynccontextmanager
-async def long_plane(limits: StreamOptions) -> AsyncIterator[FakeControlPlane]:
-    async with fake_control_plane(script=LONG, stream_options=limits) as plane:
+async def long_plane(limits: StreamOptions) -> AsyncIterator[ScriptedControlPlane]:
+    async with scripted_control_plane(script=LONG, stream_options=limits) as plane:
         plane.join_worker(max_model_len=4000)
         yield plane
 
@@ -46,7 +46,7 @@ async def until(condition: object) -> None:
         await asyncio.sleep(0.005)
 
 
-async def until_held(plane: FakeControlPlane) -> None:
+async def until_held(plane: ScriptedControlPlane) -> None:
     await until(lambda: plane.engine.held == {"slow"})
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc
 import pytest
-from fakes.engine import FakeControlPlane, fake_control_plane, served_model
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
 
 from control_plane.edge.service.errors import Deadline, error_of, failure_of
 from control_plane.engine.ports import Failure, RequestFailed
@@ -15,22 +15,22 @@ from pypto_serving.inference.v1 import inference_pb2 as pb
 CHAT = pb.Chat(messages=[pb.ChatMessage(role="user", content="Hi")])
 
 
-def nothing(plane: FakeControlPlane) -> None:
+def nothing(plane: ScriptedControlPlane) -> None:
     """The server is as it always is."""
 
 
-def fails(failure: Failure) -> Callable[[FakeControlPlane], None]:
-    def arrange(plane: FakeControlPlane) -> None:
+def fails(failure: Failure) -> Callable[[ScriptedControlPlane], None]:
+    def arrange(plane: ScriptedControlPlane) -> None:
         plane.engine.failure = RequestFailed("", failure, "because 模型", 1.5 if failure is Failure.QUEUE_FULL else None)
 
     return arrange
 
 
-def drains(plane: FakeControlPlane) -> None:
+def drains(plane: ScriptedControlPlane) -> None:
     plane.live.close()
 
 
-def has_a_bug(plane: FakeControlPlane) -> None:
+def has_a_bug(plane: ScriptedControlPlane) -> None:
     def broken(request: object) -> None:
         raise KeyError("secret")
 
@@ -44,7 +44,7 @@ class Case:
     code: grpc.StatusCode
     says: str
     spec: dict[str, object] = field(default_factory=lambda: {"text": "Hi"})
-    arrange: Callable[[FakeControlPlane], None] = nothing
+    arrange: Callable[[ScriptedControlPlane], None] = nothing
 
 
 CODE = grpc.StatusCode
@@ -78,7 +78,7 @@ async def status_of(call: Awaitable[object]) -> grpc.aio.AioRpcError:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("is_stream", [False, True], ids=["unary", "stream"])
 async def test_rpc_07_every_condition_has_its_status(case: Case, is_stream: bool) -> None:
-    async with fake_control_plane(model=served_model(chat_template=None)) as plane:
+    async with scripted_control_plane(model=served_model(chat_template=None)) as plane:
         case.arrange(plane)
         error = await status_of(plane.events(**case.spec) if is_stream else plane.generate(**case.spec))
         assert (error.code(), case.says in error.details()) == (case.code, True)
@@ -89,7 +89,7 @@ async def test_rpc_07_every_condition_has_its_status(case: Case, is_stream: bool
 
 
 async def test_rpc_07_a_method_that_does_not_exist_is_not_implemented() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         error = await status_of(plane.channel.unary_unary("/pypto_serving.inference.v1.InferenceService/Embed")(b""))
         assert error.code() is grpc.StatusCode.UNIMPLEMENTED
 
@@ -101,7 +101,7 @@ def test_rpc_07_every_failure_has_an_error_and_back() -> None:
 
 @pytest.mark.parametrize("name", ["模型🙂", "/models/é", "x" * 20_000, "é" * 20_000])
 async def test_rpc_04_error_texts_arrive_readable(name: str) -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         error = await status_of(plane.generate(text="Hi", model=name))
         assert error.code() is grpc.StatusCode.NOT_FOUND
         assert name[:500] in error.details()
@@ -109,7 +109,7 @@ async def test_rpc_04_error_texts_arrive_readable(name: str) -> None:
 
 
 async def test_rpc_05_binary_metadata_is_ignored() -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         request = pb.GenerateRequest(spec=pb.GenerationSpec(text="Hi"))
         metadata = (("x-trace-bin", bytes(range(256))), ("x-request-id", "x" * 4000))
         response = await plane.stub.Generate(request, metadata=metadata)
@@ -118,7 +118,7 @@ async def test_rpc_05_binary_metadata_is_ignored() -> None:
 
 @pytest.mark.parametrize("request_id", ["请求-1", "two\nlines", "x" * 257, "🙂", "\x00", "tab\t"])
 async def test_rpc_05_ids_are_echoed_exactly_or_refused(request_id: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         error = await status_of(plane.generate(text="Hi", request_id=request_id))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (await plane.generate(text="Hi", request_id="~a Z!")).started.request_id == "~a Z!"
@@ -126,14 +126,14 @@ async def test_rpc_05_ids_are_echoed_exactly_or_refused(request_id: str, caplog:
 
 
 async def test_a_drain_refuses_before_it_reads_a_prompt() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         plane.live.close()
         assert (await status_of(plane.generate(text="Hi"))).code() is grpc.StatusCode.UNAVAILABLE
         assert plane.limit.num_waiting == 0
 
 
 async def test_requests_that_wait_for_the_first_worker_are_refused_when_the_drain_begins() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         waiting = asyncio.ensure_future(plane.generate(text="Hi"))
         while not plane.limit.num_waiting:
             await asyncio.sleep(0.005)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from fakes.tokenizers import (
+from fakes.text.tokenizers import (
     BOS,
     END_THINK,
     EOT,

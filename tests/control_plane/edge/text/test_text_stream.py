@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from fakes.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
+from fakes.text.tokenizers import EOT, byte_tokenizer, piece_id, piece_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

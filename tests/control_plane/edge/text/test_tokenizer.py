@@ -2,7 +2,7 @@
 
 import pytest
 import tokenizers
-from fakes.tokenizers import BOS, EOT, byte_tokenizer, piece_id, piece_tokenizer
+from fakes.text.tokenizers import BOS, EOT, byte_tokenizer, piece_id, piece_tokenizer
 
 from control_plane.edge.text.tokenizer import Tokenizer
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from fakes.worker_events import RecordedEvents, RecordedMetrics
-from fakes.worker_service import FakeWorker
+from fakes.worker.fake_worker import FakeWorker
+from fakes.worker.recorded_events import RecordedEvents, RecordedLinkMetrics
 
 from control_plane.edge.worker_link.options import Backoff, LinkOptions
 from control_plane.edge.worker_link.registry import WorkerRegistry
@@ -22,8 +22,8 @@ async def events() -> RecordedEvents:
 
 
 @pytest.fixture
-def metrics() -> RecordedMetrics:
-    return RecordedMetrics()
+def metrics() -> RecordedLinkMetrics:
+    return RecordedLinkMetrics()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def start_worker(cleanup: AsyncExitStack) -> StartWorker:
 
 
 @pytest.fixture
-def make_registry(cleanup: AsyncExitStack, events: RecordedEvents, metrics: RecordedMetrics) -> MakeRegistry:
+def make_registry(cleanup: AsyncExitStack, events: RecordedEvents, metrics: RecordedLinkMetrics) -> MakeRegistry:
     """Make a registry with short pauses; arguments: addresses, announce_lease_seconds, and those of LinkOptions."""
 
     def make(*addresses: str, announce_lease_seconds: float = 10.0, **settings: object) -> WorkerRegistry:

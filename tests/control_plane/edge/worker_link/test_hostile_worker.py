@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from fakes.engine_worker import VOCAB_SIZE, next_token, solo
-from fakes.frame_mutations import mutate_one
-from fakes.linked_engine import LinkedEngine, until
-from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from fakes.network.frame_mutations import mutate_one
+from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
+from fakes.worker.strict_worker import VOCAB_SIZE, next_token, solo
+from harness.linked_engine import LinkedEngine
+from harness.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from fakes.engine_worker import VOCAB_SIZE, next_token, solo
-from fakes.linked_engine import LinkedEngine, until
-from fakes.worker_faults import Fault
-from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
+from fakes.worker.strict_worker import VOCAB_SIZE, next_token, solo
+from fakes.worker.worker_faults import WorkerFault
+from harness.linked_engine import LinkedEngine
+from harness.waiting import until
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.worker_link.options import Backoff
@@ -20,11 +21,11 @@ from pypto_serving.worker.v1 import worker_pb2
 _OPTIONS = FakeWorkerOptions(vocab_size=VOCAB_SIZE, max_step_tokens=16, lease_ms=400, beat_seconds=0.02, next_token=next_token)
 _PROMPTS = {f"r{number}": [number + 1] * (5 * number + 3) for number in range(5)}
 _STEP = {"prefill": 1, "decode": 6}
-_DEADLY = [Fault.CRASH, Fault.HANG, Fault.FREEZE, Fault.OTHER_EPOCH]
+_DEADLY = [WorkerFault.CRASH, WorkerFault.HANG, WorkerFault.FREEZE, WorkerFault.OTHER_EPOCH]
 
 
 @contextlib.asynccontextmanager
-async def _workers(*faults: dict[int, Fault], **options: object) -> AsyncIterator[list[FakeWorker]]:
+async def _workers(*faults: dict[int, WorkerFault], **options: object) -> AsyncIterator[list[FakeWorker]]:
     workers = [FakeWorker(replace(_OPTIONS, name=f"worker {index}", **options), each) for index, each in enumerate(faults)]
     async with contextlib.AsyncExitStack() as cleanup:
         for worker in workers:
@@ -51,8 +52,8 @@ async def _assert_all_get_their_tokens(engine: LinkedEngine) -> None:
 
 
 @pytest.mark.parametrize("phase", _STEP)
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.LANE_ERROR], ids=lambda fault: fault.name)
-async def test_wrk_01_the_only_worker_comes_back_and_the_streams_go_on(fault: Fault, phase: str) -> None:
+@pytest.mark.parametrize("fault", [fault for fault in WorkerFault if fault is not WorkerFault.LANE_ERROR], ids=lambda fault: fault.name)
+async def test_wrk_01_the_only_worker_comes_back_and_the_streams_go_on(fault: WorkerFault, phase: str) -> None:
     async with _workers({_STEP[phase]: fault}) as workers, LinkedEngine(workers[0].address) as engine:
         reviving = asyncio.create_task(_revive(workers))
         _submit_all(engine)
@@ -62,7 +63,7 @@ async def test_wrk_01_the_only_worker_comes_back_and_the_streams_go_on(fault: Fa
 
 
 async def test_wrk_01_a_supervisor_leaves_a_worker_alone_that_starts_again_by_itself() -> None:
-    async with _workers({6: Fault.RESTART}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({6: WorkerFault.RESTART}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         while worker.is_alive:
             await asyncio.sleep(0)
@@ -75,7 +76,7 @@ async def test_wrk_01_a_supervisor_leaves_a_worker_alone_that_starts_again_by_it
 
 @pytest.mark.parametrize("phase", _STEP)
 @pytest.mark.parametrize("fault", _DEADLY, ids=lambda fault: fault.name)
-async def test_wrk_02_another_worker_takes_over_from_one_that_is_dead_or_stuck(fault: Fault, phase: str) -> None:
+async def test_wrk_02_another_worker_takes_over_from_one_that_is_dead_or_stuck(fault: WorkerFault, phase: str) -> None:
     async with _workers({_STEP[phase]: fault}, {}) as workers, LinkedEngine(*(worker.address for worker in workers)) as engine:
         await until(lambda: engine.num_workers == 2)
         _submit_all(engine)
@@ -85,7 +86,7 @@ async def test_wrk_02_another_worker_takes_over_from_one_that_is_dead_or_stuck(f
 
 
 async def test_wrk_02_a_stuck_worker_gets_no_work_until_it_moves() -> None:
-    async with _workers({1: Fault.HANG}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({1: WorkerFault.HANG}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: worker.num_streams == 2)
         await asyncio.sleep(0.2)
@@ -129,7 +130,7 @@ async def test_wrk_04_results_of_an_earlier_life_reach_nobody() -> None:
 
 
 async def test_wrk_04_a_frame_of_another_epoch_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    async with _workers({3: Fault.STALE_EPOCH}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({3: WorkerFault.STALE_EPOCH}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await _assert_all_get_their_tokens(engine)
         assert not worker.faults
@@ -147,7 +148,7 @@ async def test_wrk_05_a_worker_at_two_addresses_has_one_session() -> None:
 
 
 async def test_wrk_05_a_successor_on_the_same_port_replaces_the_worker() -> None:
-    async with _workers({3: Fault.RESTART}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({3: WorkerFault.RESTART}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await _assert_all_get_their_tokens(engine)
         (replica,) = engine.scheduler.replicas
@@ -192,7 +193,7 @@ async def test_wrk_08_workers_come_and_go_under_load() -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3], ids=["first chunk", "last chunk", "decode"])
 async def test_log_probabilities_that_are_missing_are_made_again(step: int) -> None:
-    async with _workers({step: Fault.NO_LOGPROBS}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({step: WorkerFault.NO_LOGPROBS}) as (worker,), LinkedEngine(worker.address) as engine:
         sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
         engine.submit("r", [7] * 20, max_tokens=3, sampling=sampling)
         assert await engine.tokens("r") == solo([7] * 20, 3)
@@ -200,7 +201,7 @@ async def test_log_probabilities_that_are_missing_are_made_again(step: int) -> N
 
 
 async def test_without_a_worker_requests_end_after_the_grace() -> None:
-    async with _workers({4: Fault.CRASH}) as (worker,), LinkedEngine(worker.address, grace_seconds=0.2) as engine:
+    async with _workers({4: WorkerFault.CRASH}) as (worker,), LinkedEngine(worker.address, grace_seconds=0.2) as engine:
         await until(lambda: engine.num_workers == 1)
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))
@@ -213,7 +214,7 @@ async def test_without_a_worker_requests_end_after_the_grace() -> None:
 
 
 async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
-    async with _workers({6: Fault.LANE_ERROR}) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers({6: WorkerFault.LANE_ERROR}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))
         ((name, failed),) = engine.sink.failed.items()
@@ -223,8 +224,8 @@ async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
         await engine.assert_comes_to_rest()
 
 
-@pytest.mark.parametrize("fault", [Fault.STEP_ERROR, Fault.NO_FRAME, Fault.NO_BYTES], ids=lambda fault: fault.name)
-async def test_a_worker_that_fails_every_step_is_no_pit_for_requests(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [WorkerFault.STEP_ERROR, WorkerFault.NO_FRAME, WorkerFault.NO_BYTES], ids=lambda fault: fault.name)
+async def test_a_worker_that_fails_every_step_is_no_pit_for_requests(fault: WorkerFault) -> None:
     async with _workers({}, {}) as workers:
         workers[0].faults = dict.fromkeys(range(1, 1000), fault)
         pauses = {"refused": Backoff(0.02, 0.5)}
@@ -240,7 +241,7 @@ async def test_a_worker_that_fails_every_step_is_no_pit_for_requests(fault: Faul
 
 
 async def test_a_worker_that_time_and_again_forgets_to_draw_is_given_up() -> None:
-    async with _workers(dict.fromkeys(range(1, 1000), Fault.ENDED_LANES)) as (worker,), LinkedEngine(worker.address) as engine:
+    async with _workers(dict.fromkeys(range(1, 1000), WorkerFault.ENDED_LANES)) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: worker.num_streams == 2)
         assert engine.link_metrics.num_resets == 4
@@ -250,7 +251,10 @@ async def test_a_worker_that_time_and_again_forgets_to_draw_is_given_up() -> Non
 
 @pytest.mark.parametrize("every", [1, 2, 5])
 async def test_a_worker_whose_results_do_not_fit_time_and_again_is_given_up(every: int) -> None:
-    async with _workers(dict.fromkeys(range(1, 1000, every), Fault.WRONG_DIGEST)) as (worker,), LinkedEngine(worker.address) as engine:
+    async with (
+        _workers(dict.fromkeys(range(1, 1000, every), WorkerFault.WRONG_DIGEST)) as (worker,),
+        LinkedEngine(worker.address) as engine,
+    ):
         _submit_all(engine)
         await until(lambda: worker.num_streams == 2)
         assert engine.link_metrics.num_mismatches == 4

@@ -5,7 +5,7 @@ import logging
 
 import grpc
 import pytest
-from fakes.worker_service import FakeWorkerOptions, Tamper
+from fakes.worker.fake_worker import FakeWorkerOptions, Tamper
 
 from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.edge.worker_link.options import Backoff

@@ -1,8 +1,8 @@
 """A session over a real stream to a fake worker."""
 
-from fakes.lane_admission import admission
-from fakes.worker_events import token_ids
-from fakes.worker_service import FakeWorkerOptions, Fault
+from fakes.control_plane.core_admission import core_admission
+from fakes.worker.fake_worker import FakeWorkerOptions, WorkerFault
+from fakes.worker.recorded_events import token_ids
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import Step
@@ -22,7 +22,7 @@ async def test_two_steps_in_flight_answer_in_order(start_worker, make_registry, 
     worker = await start_worker()
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
-    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(1, 0, admissions=[core_admission(tokens=[5])]))
     link.submit(Step(2, 0))
     results = [(await events.expect("step_done")).detail for _ in range(2)]
     assert [(result.step_id, result.tokens) for result in results] == [(1, {(0, 1): 6}), (2, {(0, 1): 7})]
@@ -34,11 +34,11 @@ async def test_digests_agree_through_chunks_growth_and_release(start_worker, mak
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
     steps = [
-        Step(1, 0, admissions=[admission(tokens=[1, 2, 3, 4], pages=[0])], chunk_lanes=[0], chunk_tokens=[3]),
-        Step(2, 1, admissions=[admission(lane=1, tokens=[9], pages=[5])]),
+        Step(1, 0, admissions=[core_admission(tokens=[1, 2, 3, 4], pages=[0])], chunk_lanes=[0], chunk_tokens=[3]),
+        Step(2, 1, admissions=[core_admission(lane=1, tokens=[9], pages=[5])]),
         Step(3, 2, grown_lanes=[0], grown_groups=[0], grown_pages=[1]),
         Step(4, 3, released_lanes=[1], chunk_lanes=[0], chunk_tokens=[0]),
-        Step(5, 4, admissions=[admission(lane=1, tokens=[7], pages=[5], generation=2)]),
+        Step(5, 4, admissions=[core_admission(lane=1, tokens=[7], pages=[5], generation=2)]),
     ]
     sampled = []
     for step in steps:
@@ -55,7 +55,7 @@ async def test_logprobs_of_prompt_and_output(start_worker, make_registry, events
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
     sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
-    link.submit(Step(1, 0, admissions=[admission(tokens=[1, 2, 3], sampling=sampling)], chunk_lanes=[0], chunk_tokens=[3]))
+    link.submit(Step(1, 0, admissions=[core_admission(tokens=[1, 2, 3], sampling=sampling)], chunk_lanes=[0], chunk_tokens=[3]))
     result = (await events.expect("step_done")).detail
     assert (result.logprobs[0].token_id, result.logprobs[0].top) == (4, ((4, -0.5), (5, -1.5)))
     (chunk,) = result.prompt_logprobs
@@ -64,10 +64,10 @@ async def test_logprobs_of_prompt_and_output(start_worker, make_registry, events
 
 
 async def test_lane_error_reaches_the_engine(start_worker, make_registry, events):
-    worker = await start_worker(faults={1: Fault.LANE_ERROR})
+    worker = await start_worker(faults={1: WorkerFault.LANE_ERROR})
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
-    link.submit(Step(1, 0, admissions=[admission(lane=3)]))
+    link.submit(Step(1, 0, admissions=[core_admission(lane=3)]))
     (error,) = (await events.expect("step_done")).detail.lane_errors
     assert (error.lane, error.generation, error.message) == (3, 1, "not a number")
 
@@ -76,20 +76,20 @@ async def test_reset_drops_what_is_in_flight_and_starts_clean(start_worker, make
     worker = await start_worker(FakeWorkerOptions(step_seconds=0.05))
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
-    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(1, 0, admissions=[core_admission(tokens=[5])]))
     link.submit(Step(2, 0))
     link.reset()
     await events.expect("reset_done")
-    link.submit(Step(3, 2, admissions=[admission(tokens=[50], generation=2)]))
+    link.submit(Step(3, 2, admissions=[core_admission(tokens=[50], generation=2)]))
     assert token_ids((await events.expect("step_done")).detail) == [51]
     assert metrics.num_resets == 1
 
 
 async def test_step_error_is_delivered_and_mutes_the_worker_until_reset(start_worker, make_registry, events):
-    worker = await start_worker(faults={1: Fault.STEP_ERROR})
+    worker = await start_worker(faults={1: WorkerFault.STEP_ERROR})
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
-    link.submit(Step(1, 0, admissions=[admission()]))
+    link.submit(Step(1, 0, admissions=[core_admission()]))
     link.submit(Step(2, 0))
     assert (await events.expect("step_done")).detail.error == "out of memory"
     link.reset()
@@ -102,7 +102,7 @@ async def test_draining_is_told_once(start_worker, make_registry, events):
     link = (await events.expect("worker_joined")).worker
     worker.is_draining = True
     assert (await events.expect("worker_draining")).worker is link
-    link.submit(Step(1, 0, admissions=[admission()]))
+    link.submit(Step(1, 0, admissions=[core_admission()]))
     await events.expect("step_done")
     assert events.num_pending == 0
 
@@ -120,7 +120,7 @@ async def test_frames_and_fields_of_a_newer_worker_are_ignored(start_worker, mak
     worker.tamper = of_tomorrow
     make_registry(worker.address)
     link = (await events.expect("worker_joined")).worker
-    link.submit(Step(1, 0, admissions=[admission(tokens=[5])]))
+    link.submit(Step(1, 0, admissions=[core_admission(tokens=[5])]))
     assert token_ids((await events.expect("step_done")).detail) == [6]
     assert worker.num_streams == 1
 
@@ -132,7 +132,7 @@ async def test_generations_beyond_32_bits_are_as_good_as_others(start_worker, ma
     sampling = SamplingParams(prompt_logprobs=1)
     for step_id, generation in enumerate((2**32 - 1, 2**32, 2**40 + 7), start=1):
         released = [0] if step_id > 1 else []
-        lane = admission(tokens=[5, 6], generation=generation, sampling=sampling)
+        lane = core_admission(tokens=[5, 6], generation=generation, sampling=sampling)
         link.submit(Step(step_id, step_id - 1, released, admissions=[lane], chunk_lanes=[0], chunk_tokens=[2]))
         result = (await events.expect("step_done")).detail
         assert (list(result.tokens), result.prompt_logprobs[0].generation) == ([(0, generation)], generation)

@@ -4,9 +4,9 @@ import math
 
 import grpc
 import pytest
-from fakes.admission import admit, ids, refusal
-from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
-from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.text.tokenizers import BOS, EOS, EOT, byte_tokenizer
+from harness.request_admission import admit, prompt_ids, refusal
 
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
@@ -60,11 +60,11 @@ OUTPUT = [
 ]
 SPECS = [
     (pb.GenerationSpec(), INVALID, "prompt is absent"),
-    (pb.GenerationSpec(token_ids=ids()), INVALID, "token_ids has 0 tokens, must have at least 1"),
-    (pb.GenerationSpec(token_ids=ids(5, VOCAB_SIZE)), INVALID, f"token_ids: token id {VOCAB_SIZE} at position 1"),
-    (pb.GenerationSpec(token_ids=ids(5, 2**32 - 1)), INVALID, "token_ids: token id 4294967295 at position 1"),
-    (pb.GenerationSpec(token_ids=ids(*[1] * MAX_MODEL_LEN)), INVALID, "the prompt has 64 tokens, and a request may have 64"),
-    (pb.GenerationSpec(token_ids=ids(*[1] * 65)), INVALID, "token_ids has 65 tokens, may have at most 64"),
+    (pb.GenerationSpec(token_ids=prompt_ids()), INVALID, "token_ids has 0 tokens, must have at least 1"),
+    (pb.GenerationSpec(token_ids=prompt_ids(5, VOCAB_SIZE)), INVALID, f"token_ids: token id {VOCAB_SIZE} at position 1"),
+    (pb.GenerationSpec(token_ids=prompt_ids(5, 2**32 - 1)), INVALID, "token_ids: token id 4294967295 at position 1"),
+    (pb.GenerationSpec(token_ids=prompt_ids(*[1] * MAX_MODEL_LEN)), INVALID, "the prompt has 64 tokens, and a request may have 64"),
+    (pb.GenerationSpec(token_ids=prompt_ids(*[1] * 65)), INVALID, "token_ids has 65 tokens, may have at most 64"),
     (
         pb.GenerationSpec(text="x" * 513),
         INVALID,
@@ -127,7 +127,9 @@ async def test_a_spec_that_makes_no_sense_is_refused(spec: pb.GenerationSpec, co
 async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
     model = served_model(max_positions=4)
     with pytest.raises(RequestError, match="token_ids has 5 tokens, may have at most 4"):
-        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(token_ids=ids(*[1] * 5)))
+        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(
+            pb.GenerationSpec(token_ids=prompt_ids(*[1] * 5))
+        )
 
 
 async def test_a_prompt_may_be_spelled_in_special_tokens_up_to_the_limit() -> None:

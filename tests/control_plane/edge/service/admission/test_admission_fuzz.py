@@ -3,9 +3,9 @@
 import asyncio
 import math
 
-from fakes import admission
-from fakes.chat_templates import QWEN_STYLE
-from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.text.chat_templates import QWEN_STYLE
+from harness import request_admission as admission
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes.admission import admit, refusal
-from fakes.chat_templates import ALTERNATING, HERMES_STYLE, LLAMA_STYLE, QWEN_STYLE
-from fakes.engine import served_model
-from fakes.tokenizers import BOS, SPECIAL_TOKENS, byte_tokenizer
+from fakes.control_plane.scripted_engine import served_model
+from fakes.text.chat_templates import ALTERNATING, HERMES_STYLE, LLAMA_STYLE, QWEN_STYLE
+from fakes.text.tokenizers import BOS, SPECIAL_TOKENS, byte_tokenizer
+from harness.request_admission import admit, refusal
 
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit

@@ -2,14 +2,14 @@
 
 import hashlib
 
-from fakes.admission import admit, ids, refusal
-from fakes.tokenizers import EOS
+from fakes.text.tokenizers import EOS
+from harness.request_admission import admit, prompt_ids, refusal
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
 def spec(n: int, **fields: object) -> pb.GenerationSpec:
-    return pb.GenerationSpec(token_ids=ids(1, 2), n=n, sampling=pb.SamplingParams(seed=5), **fields)
+    return pb.GenerationSpec(token_ids=prompt_ids(1, 2), n=n, sampling=pb.SamplingParams(seed=5), **fields)
 
 
 async def test_smp_02_choices_have_seeds_of_their_own_and_the_first_that_of_the_request() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import pytest
 import tokenizers
-from fakes.admission import admit, refusal
-from fakes.engine import fake_control_plane, served_model
-from fakes.tokenizers import EOS, SPECIAL_TOKENS
+from fakes.control_plane.scripted_engine import scripted_control_plane, served_model
+from fakes.text.tokenizers import EOS, SPECIAL_TOKENS
+from harness.request_admission import admit, refusal
 from tokenizers import decoders, models
 
 from control_plane.edge.model_directory import ServedModel
@@ -91,7 +91,7 @@ async def test_sch_03_a_broken_trial_is_an_internal_error_with_its_words_in_the_
 ) -> None:
     (tmp_path / "llguidance.py").write_text("raise ImportError('no such library')")
     monkeypatch.syspath_prepend(tmp_path)
-    async with fake_control_plane() as plane:
+    async with scripted_control_plane() as plane:
         constraint = pb.Constraint(regex="tried in a broken place")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             call = plane.generate if method == "Generate" else plane.events

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from fakes.admission import admit, refusal
-from fakes.chat_templates import ALTERNATING, DEEPSEEK_STYLE, LLAMA_STYLE, QWEN_STYLE, STRICT_QWEN_STYLE, THINKING, TYPED
-from fakes.engine import fake_control_plane, served_model
-from fakes.tokenizers import EOT, SPECIAL_TOKENS, THINK, byte_tokenizer
+from fakes.control_plane.scripted_engine import scripted_control_plane, served_model
+from fakes.text.chat_templates import ALTERNATING, DEEPSEEK_STYLE, LLAMA_STYLE, QWEN_STYLE, STRICT_QWEN_STYLE, THINKING, TYPED
+from fakes.text.tokenizers import EOT, SPECIAL_TOKENS, THINK, byte_tokenizer
+from harness.request_admission import admit, refusal
 
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit
@@ -64,7 +64,7 @@ HALVES = {
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream", "Tokenize"])
 async def test_tpl_01_half_a_character_is_refused_where_it_stands(path: str, method: str) -> None:
     chat = pb.Chat(**HALVES[path])
-    async with fake_control_plane(model=model_of(QWEN_STYLE)) as plane:
+    async with scripted_control_plane(model=model_of(QWEN_STYLE)) as plane:
         calls = {
             "Generate": lambda: plane.generate(chat=chat),
             "GenerateStream": lambda: plane.events(chat=chat),

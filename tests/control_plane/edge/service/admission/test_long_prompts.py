@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 import pytest
-from fakes.blocked_tokenizer import BlockedTokenizer
-from fakes.engine import FakeControlPlane, fake_control_plane, served_model
+from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
+from fakes.text.blocked_tokenizer import BlockedTokenizer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -13,7 +13,7 @@ from pypto_serving.inference.v1 import inference_pb2 as pb
 FIVE_MB = "x" * 5_000_000
 
 
-async def is_serving(plane: FakeControlPlane) -> bool:
+async def is_serving(plane: ScriptedControlPlane) -> bool:
     answer = await health_pb2_grpc.HealthStub(plane.channel).Check(health_pb2.HealthCheckRequest())
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
@@ -28,7 +28,7 @@ async def status_of(call: asyncio.Future[object]) -> grpc.StatusCode:
 async def test_rpc_08_health_and_streams_go_on_beside_large_prompts(kind: str) -> None:
     tokenizer = BlockedTokenizer()
     prompt = {"text": FIVE_MB} if kind == "text" else {"chat": pb.Chat(messages=[pb.ChatMessage(role="user", content=FIVE_MB)])}
-    async with fake_control_plane(script=[*b"hello"] * 5, model=served_model(tokenizer=tokenizer)) as plane:
+    async with scripted_control_plane(script=[*b"hello"] * 5, model=served_model(tokenizer=tokenizer)) as plane:
         plane.join_worker(max_model_len=1_000_000)
         plane.engine.gate.clear()
         stopping = pb.StoppingParams(max_tokens=25)

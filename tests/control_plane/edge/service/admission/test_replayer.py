@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from fakes.engine_doubles import PieceText, make_choice, received_request
+from fakes.control_plane.engine_doubles import PieceText, make_choice, received_request
 
 from control_plane.edge.service.admission.resume import Replayer, ReplayLimits
 from control_plane.edge.service.errors import InvalidArgument

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes.admission import admit, refusal
-from fakes.engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
-from fakes.tokenizers import BOS, EOS
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.text.tokenizers import BOS, EOS
+from harness.request_admission import admit, refusal
 
 from control_plane.edge.service.admission import resume
 from pypto_serving.inference.v1 import inference_pb2 as pb

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from fakes.admission import admit, refusal
-from fakes.engine import served_model
-from fakes.model_directory import CONFIG, write_json, write_model_directory
-from fakes.tokenizers import BOS, EOS, byte_tokenizer
+from fakes.control_plane.scripted_engine import served_model
+from fakes.text.model_directory import CONFIG, write_json, write_model_directory
+from fakes.text.tokenizers import BOS, EOS, byte_tokenizer
+from harness.request_admission import admit, refusal
 
 from control_plane.edge.model_directory import read_model
 from pypto_serving.inference.v1 import inference_pb2 as pb

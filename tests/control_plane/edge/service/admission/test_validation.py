@@ -2,9 +2,9 @@
 
 import grpc
 import pytest
-from fakes.admission import admit, ids, refusal
-from fakes.engine import VOCAB_SIZE, fake_control_plane, served_model
-from fakes.tokenizers import BOS, EOS, EOT, byte_tokenizer
+from fakes.control_plane.scripted_engine import VOCAB_SIZE, scripted_control_plane, served_model
+from fakes.text.tokenizers import BOS, EOS, EOT, byte_tokenizer
+from harness.request_admission import admit, prompt_ids, refusal
 
 from control_plane.edge.service.admission.parameters import _require
 from control_plane.edge.service.errors import InvalidArgument
@@ -15,23 +15,27 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 @pytest.mark.parametrize("token_id", [VOCAB_SIZE, 2**31 - 1, 2**32 - 1])
 async def test_val_01_ids_above_the_vocabulary_are_named(token_id: int) -> None:
-    error = await refusal(pb.GenerationSpec(token_ids=ids(5, token_id)))
+    error = await refusal(pb.GenerationSpec(token_ids=prompt_ids(5, token_id)))
     assert (error.code, f"token id {token_id} at position 1" in str(error)) == (INVALID, True)
     with pytest.raises(ValueError, match="out of range"):
-        ids(5, 2**63 - 1)
+        prompt_ids(5, 2**63 - 1)
 
 
 def test_val_02_the_wire_has_no_negative_ids() -> None:
-    for make in (lambda: ids(5, -1, 7), lambda: pb.StoppingParams(stop_token_ids=[-1]), lambda: pb.SamplingParams(logit_bias={-1: 5.0})):
+    for make in (
+        lambda: prompt_ids(5, -1, 7),
+        lambda: pb.StoppingParams(stop_token_ids=[-1]),
+        lambda: pb.SamplingParams(logit_bias={-1: 5.0}),
+    ):
         with pytest.raises(ValueError, match="out of range"):
             make()
 
 
 async def test_val_03_ids_between_tokenizer_and_embedding_are_accepted_and_have_no_text() -> None:
-    spec = pb.GenerationSpec(token_ids=ids(5, 300), stopping=pb.StoppingParams(stop_token_ids=[301]))
+    spec = pb.GenerationSpec(token_ids=prompt_ids(5, 300), stopping=pb.StoppingParams(stop_token_ids=[301]))
     request = (await admit(spec)).request
     assert (list(request.prompt_token_ids), 301 in request.end_token_ids) == ([5, 300], True)
-    async with fake_control_plane(script=[ord("a"), 300, ord("b"), EOS]) as plane:
+    async with scripted_control_plane(script=[ord("a"), 300, ord("b"), EOS]) as plane:
         response = await plane.generate(text="x")
         assert (response.choices[0].text, response.usage.completion_tokens) == ("ab", 4)
 
@@ -82,10 +86,10 @@ async def test_val_12_a_default_constructed_request_means_what_a_minimal_one_mea
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (pb.GenerationSpec(token_ids=ids(*[1] * 4096), n=1_000_000), "n = 1000000, must be from 1 to 64"),
+        (pb.GenerationSpec(token_ids=prompt_ids(*[1] * 4096), n=1_000_000), "n = 1000000, must be from 1 to 64"),
         (pb.GenerationSpec(text="x", output=pb.OutputOptions(logprobs=True, top_logprobs=VOCAB_SIZE + 1)), "output.top_logprobs = 321"),
         (
-            pb.GenerationSpec(token_ids=ids(*[1] * 4096), output=pb.OutputOptions(prompt_logprobs=VOCAB_SIZE)),
+            pb.GenerationSpec(token_ids=prompt_ids(*[1] * 4096), output=pb.OutputOptions(prompt_logprobs=VOCAB_SIZE)),
             "output.prompt_logprobs = 320",
         ),
     ],
@@ -95,8 +99,8 @@ async def test_val_13_huge_counts_are_refused_at_once(spec: pb.GenerationSpec, m
 
 
 async def test_val_14_refused_requests_never_reach_the_engine() -> None:
-    async with fake_control_plane() as plane:
-        bad = [{"text": "x", "n": 65}, {"text": "x", "sampling": pb.SamplingParams(top_p=0)}, {"token_ids": ids(VOCAB_SIZE)}, {}]
+    async with scripted_control_plane() as plane:
+        bad = [{"text": "x", "n": 65}, {"text": "x", "sampling": pb.SamplingParams(top_p=0)}, {"token_ids": prompt_ids(VOCAB_SIZE)}, {}]
         for spec in bad:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await plane.generate(**spec)
@@ -108,7 +112,7 @@ async def test_val_14_refused_requests_never_reach_the_engine() -> None:
 async def test_stop_06_the_end_ids_of_all_files_stop() -> None:
     model = served_model(end_token_ids=frozenset({EOS, EOT}))
     for end in (EOS, EOT):
-        async with fake_control_plane(script=[5, end, 6], model=model) as plane:
+        async with scripted_control_plane(script=[5, end, 6], model=model) as plane:
             finished = (await plane.generate(text="x")).choices[0].finished
             assert (finished.reason, finished.stop_token_id, finished.usage.completion_tokens) == (pb.FINISH_REASON_STOP, end, 2)
 
@@ -119,18 +123,18 @@ async def test_stop_08_more_min_tokens_than_max_tokens_are_refused() -> None:
 
 
 async def test_stop_09_explicit_zero_fits_a_prompt_that_fills_the_context() -> None:
-    prompt = ids(*[1] * 64)
+    prompt = prompt_ids(*[1] * 64)
     assert (await admit(pb.GenerationSpec(token_ids=prompt, stopping=pb.StoppingParams(max_tokens=0)))).request.max_tokens == 0
     assert "no room for output" in str(await refusal(pb.GenerationSpec(token_ids=prompt)))
 
 
 async def test_stop_11_the_advertised_limit_is_the_enforced_one() -> None:
-    async with fake_control_plane(has_worker=False) as plane:
+    async with scripted_control_plane(has_worker=False) as plane:
         plane.join_worker(max_model_len=20)
         await plane.generate(text="x")
         advertised = (await plane.stub.GetModel(pb.GetModelRequest())).model.max_model_len
         with pytest.raises(grpc.aio.AioRpcError, match="token_ids has 21 tokens, may have at most 20"):
-            await plane.generate(token_ids=ids(*[1] * 21))
+            await plane.generate(token_ids=prompt_ids(*[1] * 21))
         assert advertised == (await plane.stub.Tokenize(pb.TokenizeRequest(text="x"))).max_model_len == 20
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fakes.constraints import accepts, allowed_ids, constraint_of, why_refused
+from fakes.text.byte_constraints import accepts, allowed_ids, constraint_of, why_refused
 
 from control_plane.edge.text.constraint.grammar import (
     GrammarRefused,

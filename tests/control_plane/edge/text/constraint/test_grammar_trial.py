@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes.engine import VOCAB_SIZE
-from fakes.tokenizers import EOS
+from fakes.control_plane.scripted_engine import VOCAB_SIZE
+from fakes.text.tokenizers import EOS
 
 from control_plane.edge.text.constraint.grammar import GrammarRefused, json_schema_grammar, lark_grammar, regex_grammar
 from control_plane.edge.text.constraint.grammar_trial import GrammarTrial, TrialBroken, TrialFailed

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.constraints import constraint_of, drawn
+from fakes.text.byte_constraints import constraint_of, drawn
 
 from control_plane.edge.text.constraint.grammar import json_schema_grammar
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.constraints import accepts, constraint_of, drawn, why_refused
+from fakes.text.byte_constraints import accepts, constraint_of, drawn, why_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

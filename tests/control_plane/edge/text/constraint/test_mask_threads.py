@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from fakes.constraint import SubsetConstraint
-from fakes.engine_doubles import make_choice, received_request
+from fakes.control_plane.engine_doubles import make_choice, received_request
+from fakes.control_plane.subset_constraint import SubsetConstraint
 
 from control_plane.core.constraint import Constraint, ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint import mask_threads

@@ -5,9 +5,9 @@ import random
 import re
 
 import pytest
-from fakes.constraints import HarmlessCompiler, accepts, allowed_ids, constraint_of
-from fakes.engine import VOCAB_SIZE
-from fakes.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, byte_tokenizer, piece_id, piece_tokenizer
+from fakes.control_plane.scripted_engine import VOCAB_SIZE
+from fakes.text.byte_constraints import HarmlessCompiler, accepts, allowed_ids, constraint_of
+from fakes.text.tokenizers import BOS, EOS, EOT, THINK, byte_piece_id, byte_tokenizer, piece_id, piece_tokenizer
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint.grammar import alternatives_grammar, json_schema_grammar, lark_grammar, regex_grammar

@@ -1,6 +1,6 @@
 """Encoding of steps."""
 
-from fakes.lane_admission import admission
+from fakes.control_plane.core_admission import core_admission
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import Step
@@ -46,7 +46,9 @@ def test_masks_come_with_their_lanes():
 
 def test_admission_carries_everything():
     sampling = SamplingParams(temperature=0.5, seed=2**64 - 1, logit_bias=((7, -1.5),), prompt_logprobs=0)
-    given = admission(tokens=[1, 2], pages=[NO_PAGE, 4], end_token_ids=[9], min_length=3, partition=1, sampling=sampling, constrained=True)
+    given = core_admission(
+        tokens=[1, 2], pages=[NO_PAGE, 4], end_token_ids=[9], min_length=3, partition=1, sampling=sampling, constrained=True
+    )
     (message,) = step_frame(Step(1, 0, admissions=[given]), epoch=1).step.admissions
     assert (_ids(message.token_ids), _ids(message.page_tables[0].page_ids), _ids(message.end_token_ids)) == ([1, 2], [NO_PAGE, 4], [9])
     assert (message.final_length, message.min_length, message.partition, message.constrained) == (10, 3, 1, True)
@@ -57,5 +59,5 @@ def test_admission_carries_everything():
 
 
 def test_absent_prompt_logprobs_stay_absent():
-    (message,) = step_frame(Step(1, 0, admissions=[admission()]), epoch=1).step.admissions
+    (message,) = step_frame(Step(1, 0, admissions=[core_admission()]), epoch=1).step.admissions
     assert not message.sampling.HasField("prompt_logprobs")

@@ -1,9 +1,9 @@
 """Reading of results: what fits is taken, all else is refused by name."""
 
 import pytest
-from fakes.engine_worker import describe
-from fakes.lane_admission import admission
-from fakes.worker_lanes import FakeLanes, count_up
+from fakes.control_plane.core_admission import core_admission
+from fakes.worker.fake_lanes import FakeLanes, count_up
+from fakes.worker.strict_worker import describe
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneError, PackedLogprobs, Step, TokenLogprob
@@ -20,9 +20,9 @@ _STEP = Step(
     step_id=1,
     acked_step_id=0,
     admissions=[
-        admission(lane=0),
-        admission(lane=1, sampling=SamplingParams(logprobs=True, top_logprobs=1)),
-        admission(lane=2, tokens=(5, 6, 7, 8), sampling=SamplingParams(prompt_logprobs=1)),
+        core_admission(lane=0),
+        core_admission(lane=1, sampling=SamplingParams(logprobs=True, top_logprobs=1)),
+        core_admission(lane=2, tokens=(5, 6, 7, 8), sampling=SamplingParams(prompt_logprobs=1)),
     ],
     chunk_lanes=[2],
     chunk_tokens=[2],
@@ -129,7 +129,7 @@ _ASKS = SamplingParams(prompt_logprobs=2)
 
 def _due(tokens, **changes):
     due = DueLogprobs()
-    due.admit(admission(lane=3, tokens=tokens, **{"sampling": _ASKS, **changes}))
+    due.admit(core_admission(lane=3, tokens=tokens, **{"sampling": _ASKS, **changes}))
     return due
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from types import TracebackType
 
-from fakes.engine_doubles import RecordingMetrics, RecordingSink, make_request
-from fakes.worker_events import RecordedMetrics
+from fakes.control_plane.engine_doubles import RecordingMetrics, RecordingSink, make_request
+from fakes.worker.recorded_events import RecordedLinkMetrics
+from harness.waiting import until
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
@@ -25,13 +25,6 @@ _HASTE = {
 }
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 class LinkedEngine:
     """Engine, scheduler and links of one control plane, without clients; to be used in `async with`.
 
@@ -41,7 +34,7 @@ class LinkedEngine:
     def __init__(self, *addresses: str, links: dict[str, object] | None = None, **scheduler_options: object) -> None:
         settings = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
         self.sink = RecordingSink()
-        self.link_metrics = RecordedMetrics()
+        self.link_metrics = RecordedLinkMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
         self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
         self.registry = WorkerRegistry(LinkOptions(**settings), LinkContext(self.engine, self.link_metrics, time.monotonic))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import write_json
+from harness.checkpoints import write_json
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 

@@ -133,7 +133,7 @@ def _keys(partition: int, tables: list[list[int]]) -> list[Key]:
 
 
 @dataclass
-class Lane:
+class StrictLane:
     """A live sequence on the worker."""
 
     admission: LaneAdmission
@@ -147,7 +147,7 @@ class Lane:
         return 0 if self.ended else len(self.token_ids) - self.num_computed
 
 
-class FakeWorker:
+class StrictWorker:
     """Implements ports.Worker. `run_step` executes the oldest step and tells the result; nothing happens by itself."""
 
     def __init__(self, events: WorkerEvents, description: WorkerDescription | None = None) -> None:
@@ -168,7 +168,7 @@ class FakeWorker:
 
     def _forget(self) -> None:
         self.steps.clear()
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, StrictLane] = {}
         self._kv: dict[tuple[int, int, int, int], int] = {}
         self._witness = FenceWitness(self.description.cache_groups)
 
@@ -237,7 +237,7 @@ class FakeWorker:
         assert 0 <= admission.partition < self.description.num_partitions
         self._generations[admission.lane] = admission.generation
         tables = [list(table) for table in admission.page_tables]
-        self.lanes[admission.lane] = Lane(admission, list(admission.token_ids), admission.num_computed_tokens, tables)
+        self.lanes[admission.lane] = StrictLane(admission, list(admission.token_ids), admission.num_computed_tokens, tables)
 
     def _run(self, step: Step) -> StepResult:
         chunks, masks = dict(chunks_of(step)), step.masks
@@ -273,7 +273,7 @@ class FakeWorker:
     def _wants_logprobs(self, lane: int) -> bool:
         return self.lanes[lane].admission.sampling.logprobs
 
-    def _compute(self, number: int, lane: Lane, num: int) -> list[PromptLogprobChunk]:
+    def _compute(self, number: int, lane: StrictLane, num: int) -> list[PromptLogprobChunk]:
         start, end = lane.num_computed, lane.num_computed + num
         identities = [0]
         for token_id in lane.token_ids[:end]:
@@ -289,18 +289,18 @@ class FakeWorker:
         entries = tuple(TokenLogprob(lane.token_ids[i], prompt_logprob(lane.token_ids, i)) for i in indices)
         return [PromptLogprobChunk(number, lane.admission.generation, indices[0], entries)]
 
-    def _check_reads(self, lane: Lane, group: int, spec: CacheGroup, identities: list[int], start: int) -> None:
+    def _check_reads(self, lane: StrictLane, group: int, spec: CacheGroup, identities: list[int], start: int) -> None:
         first = 0 if spec.window_tokens is None else max(0, start - spec.window_tokens)
         for position in range(first, start):
             found = self._kv.get(self._slot(lane, group, spec, position))
             assert found == identities[position + 1], f"position {position} of {lane.admission} reads the KV of somebody else"
 
-    def _slot(self, lane: Lane, group: int, spec: CacheGroup, position: int) -> tuple[int, int, int, int]:
+    def _slot(self, lane: StrictLane, group: int, spec: CacheGroup, position: int) -> tuple[int, int, int, int]:
         page = lane.tables[group][position // spec.page_tokens]
         assert page != NO_PAGE, "the page left the window too early"
         return group, lane.admission.partition, page, position % spec.page_tokens
 
-    def _sample(self, number: int, lane: Lane, allowed: bytes | None) -> list[tuple[int, int, int] | LaneError]:
+    def _sample(self, number: int, lane: StrictLane, allowed: bytes | None) -> list[tuple[int, int, int] | LaneError]:
         admission = lane.admission
         if lane.num_computed < len(lane.token_ids) or len(lane.token_ids) == admission.final_length:
             return []

@@ -2,7 +2,7 @@
 
 import threading
 
-from fakes.tokenizers import SPECIAL_TOKENS, byte_tokenizer
+from fakes.text.tokenizers import SPECIAL_TOKENS, byte_tokenizer
 
 from control_plane.edge.text.tokenizer import Encoding, Tokenizer
 

@@ -65,7 +65,7 @@ class RecordedEvents:
 
 
 @dataclass
-class RecordedMetrics:
+class RecordedLinkMetrics:
     """A LinkMetrics that counts."""
 
     epochs: dict[str, int] = field(default_factory=dict)  # of the workers in session

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fakes.tokenizers import EOS, SPECIAL_TOKENS, byte_tokenizer
+from fakes.text.tokenizers import EOS, SPECIAL_TOKENS, byte_tokenizer
 
 CONFIG = {"architectures": ["FakeForCausalLM"], "vocab_size": 320, "eos_token_id": EOS}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"

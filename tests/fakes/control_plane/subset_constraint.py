@@ -1,6 +1,6 @@
 """Constraints over the vocabulary of the fake worker."""
 
-from fakes.engine_worker import VOCAB_SIZE, identify
+from fakes.worker.strict_worker import VOCAB_SIZE, identify
 
 from control_plane.core.constraint import ConstraintExhausted, ConstraintViolated
 

@@ -5,18 +5,18 @@ A scripted worker gives every prompt the tokens that a test wrote down for it; a
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
 import grpc.aio
-from fakes.caller import Answer, Caller
-from fakes.running_control_plane import RunningControlPlane, running
-from fakes.served_worker import ServedWorker
-from fakes.worker_service import FakeWorker, FakeWorkerOptions
+from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
 from grpc_health.v1 import health_pb2
+from harness.caller import Answer, Caller
+from harness.running_control_plane import RunningControlPlane, running
+from harness.served_worker import ServedWorker
 
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.wire.fingerprint import fingerprint_model
@@ -108,12 +108,6 @@ class Service(Caller):
     def num_ended(self, outcome: str) -> int:
         """Requests that the engine ended so."""
         return int(self.server.plane._engine_metrics._outcomes[(outcome,)])
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that comes without our doing."""
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 async def status_of(call: Awaitable[object]) -> str:

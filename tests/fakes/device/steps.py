@@ -18,7 +18,7 @@ def ids(*values: int) -> Ids:
     return np.array(values, dtype=np.uint32)
 
 
-def admission(lane: int = 0, token_ids: Sequence[int] = (1, 2, 3), **fields: Any) -> LaneAdmission:
+def worker_admission(lane: int = 0, token_ids: Sequence[int] = (1, 2, 3), **fields: Any) -> LaneAdmission:
     """An admission of a prompt that may grow by 8 tokens, with pages 0.. for them in one cache group with pages of 4 tokens."""
     defaults = {
         "generation": 0,
@@ -46,7 +46,7 @@ def drawn(output: StepOutput) -> dict[int, int]:
     return dict(zip(output.lanes.tolist(), output.token_ids.tolist(), strict=True))
 
 
-class Lane:
+class LaneClient:
     """A sequence that a client has in a lane of a runner. It counts tokens that are drawn before it knows them."""
 
     def __init__(self, request: LaneAdmission, chunk_tokens: int) -> None:
@@ -77,7 +77,7 @@ def generate(
     steps_in_flight: int = 1,
 ) -> dict[int, list[int]]:
     """Run all lanes to their final lengths, chunk by chunk, then release them; returns the generated tokens of each."""
-    lanes = {request.lane: Lane(request, chunk_tokens) for request in admissions}
+    lanes = {request.lane: LaneClient(request, chunk_tokens) for request in admissions}
     waiting, pending, step_id = list(admissions), deque[PendingStep](), 0
 
     def collect() -> None:

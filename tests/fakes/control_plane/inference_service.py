@@ -20,7 +20,7 @@ _OPTIONS = (("grpc.http2.min_ping_interval_without_data_ms", 5_000),)
 
 
 @dataclass(frozen=True)
-class Fault:
+class StreamFault:
     """Ends one GenerateStream call after `after_tokens` tokens of it; None before Started. `code` OK cuts the stream off."""
 
     code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
@@ -40,7 +40,7 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
     Tokens wait for `gate`, which is open at first, except the first `free_tokens` of a call.
     """
 
-    faults: deque[Fault | None] = field(default_factory=deque)
+    faults: deque[StreamFault | None] = field(default_factory=deque)
     default_max_tokens: int = 5
     tokens_per_delta: int = 1
     free_tokens: int = 0

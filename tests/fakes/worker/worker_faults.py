@@ -7,7 +7,7 @@ from pypto_serving.wire.columns import pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
 
-class Fault(enum.Enum):
+class WorkerFault(enum.Enum):
     """What goes wrong when a step is run, once."""
 
     CRASH = "the process dies before it answers"
@@ -34,30 +34,30 @@ class Fault(enum.Enum):
 
 
 #: Faults that keep the right answer back.
-WITHHOLDING = frozenset({Fault.SKIP, Fault.NO_FRAME, Fault.NO_BYTES})
+WITHHOLDING = frozenset({WorkerFault.SKIP, WorkerFault.NO_FRAME, WorkerFault.NO_BYTES})
 
 
-def strays(fault: Fault | None, result: worker_pb2.StepResult) -> Iterator[dict[str, object] | bytes]:
+def strays(fault: WorkerFault | None, result: worker_pb2.StepResult) -> Iterator[dict[str, object] | bytes]:
     """What comes before `result`, or in its place: fields of frames, or bytes that are none."""
-    if fault is Fault.DUPLICATE:
+    if fault is WorkerFault.DUPLICATE:
         yield {"result": result}
-    elif fault is Fault.NO_FRAME:
+    elif fault is WorkerFault.NO_FRAME:
         yield {}
-    elif fault is Fault.NO_BYTES:
+    elif fault is WorkerFault.NO_BYTES:
         yield b"\xff\xff\xff\xff"
-    elif fault is Fault.UNKNOWN_STEP:
+    elif fault is WorkerFault.UNKNOWN_STEP:
         yield {"result": worker_pb2.StepResult(step_id=result.step_id + 1000)}
 
 
-def spoil(fault: Fault | None, result: worker_pb2.StepResult) -> None:
+def spoil(fault: WorkerFault | None, result: worker_pb2.StepResult) -> None:
     """Make a right answer a wrong one."""
-    if fault is Fault.GARBAGE:
+    if fault is WorkerFault.GARBAGE:
         result.lanes += b"\x01"
-    elif fault is Fault.WRONG_TOKEN:
+    elif fault is WorkerFault.WRONG_TOKEN:
         result.token_ids = pack_ids([1] * (len(result.token_ids) // 4))
-    elif fault is Fault.WRONG_DIGEST:
+    elif fault is WorkerFault.WRONG_DIGEST:
         result.digest ^= 1
-    elif fault is Fault.NO_LOGPROBS:
+    elif fault is WorkerFault.NO_LOGPROBS:
         del result.logprobs[:], result.prompt_logprobs[:]
-    elif fault is Fault.STEP_ERROR:
+    elif fault is WorkerFault.STEP_ERROR:
         result.error = "out of memory"

@@ -1,10 +1,10 @@
 """A worker without a model: speaks the worker protocol in this process, with faults on demand.
 
-worker = FakeWorker(FakeWorkerOptions(vocab_size=100), faults={3: Fault.HANG})
+worker = FakeWorker(FakeWorkerOptions(vocab_size=100), faults={3: WorkerFault.HANG})
 await worker.start()          # worker.address
 await worker.kill()           # as kill -9: connections break, the port refuses
 await worker.start()          # the same port, another incarnation, nothing held
-worker.release()              # ends Fault.HANG and Fault.FREEZE
+worker.release()              # ends WorkerFault.HANG and WorkerFault.FREEZE
 await worker.stop()
 """
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
-from fakes.worker_faults import WITHHOLDING, Fault, spoil, strays
-from fakes.worker_lanes import FakeLanes, TokenFunction, count_up
+from fakes.worker.fake_lanes import FakeLanes, TokenFunction, count_up
+from fakes.worker.worker_faults import WITHHOLDING, WorkerFault, spoil, strays
 
 from pypto_serving.process.listening import bind
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
@@ -54,7 +54,7 @@ class FakeWorkerOptions:
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     """See the module. `holder` is the control plane in charge; `hellos` and `steps` are what was received."""
 
-    def __init__(self, options: FakeWorkerOptions | None = None, faults: Mapping[int, Fault] | None = None) -> None:
+    def __init__(self, options: FakeWorkerOptions | None = None, faults: Mapping[int, WorkerFault] | None = None) -> None:
         self.options = options or FakeWorkerOptions()
         self.faults = dict(faults or {})  # by step id
         self.holder = ""
@@ -275,33 +275,33 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._unacknowledged.append(result)
             self._answer(fault, result)
 
-    async def _before_running(self, fault: Fault) -> None:
-        if fault in (Fault.CRASH, Fault.RESTART):
-            self._ending = asyncio.create_task(self._restart() if fault is Fault.RESTART else self.kill())  # it ends this very task
+    async def _before_running(self, fault: WorkerFault) -> None:
+        if fault in (WorkerFault.CRASH, WorkerFault.RESTART):
+            self._ending = asyncio.create_task(self._restart() if fault is WorkerFault.RESTART else self.kill())  # it ends this very task
             await asyncio.Event().wait()
-        elif fault in (Fault.HANG, Fault.FREEZE):
-            self._is_frozen = fault is Fault.FREEZE
+        elif fault in (WorkerFault.HANG, WorkerFault.FREEZE):
+            self._is_frozen = fault is WorkerFault.FREEZE
             self._is_hanging = True
             self._resume.clear()
             await self._resume.wait()
             self._is_hanging = False
-        elif fault is Fault.ENDED_LANES:
+        elif fault is WorkerFault.ENDED_LANES:
             self._lanes.end_all()
-        elif fault is Fault.LATE:
+        elif fault is WorkerFault.LATE:
             await asyncio.sleep(5 * self.options.beat_seconds)
-        elif fault is Fault.OTHER_EPOCH:
+        elif fault is WorkerFault.OTHER_EPOCH:
             self._epoch_error = 1
-        elif fault in (Fault.END_OF_STREAM, Fault.LET_GO):
-            self._has_let_go = fault is Fault.LET_GO
+        elif fault in (WorkerFault.END_OF_STREAM, WorkerFault.LET_GO):
+            self._has_let_go = fault is WorkerFault.LET_GO
             self._outbox.put_nowait(None)
 
-    def _answer(self, fault: Fault | None, result: worker_pb2.StepResult) -> None:
+    def _answer(self, fault: WorkerFault | None, result: worker_pb2.StepResult) -> None:
         for stray in strays(fault, result):
             self._outbox.put_nowait(stray if isinstance(stray, bytes) else self._frame(**stray))
-        if fault is Fault.STALE_EPOCH:
+        if fault is WorkerFault.STALE_EPOCH:
             stale = worker_pb2.StepResult(step_id=result.step_id, error="of another life")
             self._outbox.put_nowait(worker_pb2.ExecuteResponse(epoch=self._epoch + 1, result=stale))
-        elif fault is Fault.LANE_ERROR:
+        elif fault is WorkerFault.LANE_ERROR:
             number, lane = next(iter(self._lanes.live.items()))
             result.lane_errors.add(lane=number, **generation_fields(generation_of(lane.admission)), message="not a number")
         if fault not in WITHHOLDING:

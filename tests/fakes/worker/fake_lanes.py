@@ -20,7 +20,7 @@ def count_up(tokens: Sequence[int]) -> int:
 
 
 @dataclass
-class Lane:
+class FakeLane:
     """A live sequence."""
 
     admission: worker_pb2.LaneAdmission
@@ -54,7 +54,7 @@ class FakeLanes:
 
     def clear(self) -> None:
         """Forget every lane; the KV cache keeps its bytes, as a real one does."""
-        self.live: dict[int, Lane] = {}
+        self.live: dict[int, FakeLane] = {}
         self.digest = StateDigest(self._max_lanes, len(self._page_tokens))
 
     def end_all(self) -> None:
@@ -105,13 +105,13 @@ class FakeLanes:
         tokens = _ids(admission.token_ids)
         tables = [_ids(table.page_ids) for table in admission.page_tables]
         _require(len(tables) == len(self._page_tokens), f"lane {number} has {len(tables)} page tables")
-        lane = Lane(admission, tokens, admission.num_computed_tokens, tables)
+        lane = FakeLane(admission, tokens, admission.num_computed_tokens, tables)
         lane.extend_hashes()
         self.live[number] = lane
         pages = [unpack_ids(table.page_ids, "page_ids") for table in admission.page_tables]
         self.digest.admit(number, generation_of(admission), unpack_ids(admission.token_ids, "token_ids"), pages)
 
-    def _run_lane(self, number: int, lane: Lane, chunk: int | None, result: worker_pb2.StepResult) -> int | None:
+    def _run_lane(self, number: int, lane: FakeLane, chunk: int | None, result: worker_pb2.StepResult) -> int | None:
         pending = len(lane.tokens) - lane.num_computed
         count = chunk if chunk is not None else int(pending == 1)
         if lane.is_ended or count == 0:
@@ -126,7 +126,7 @@ class FakeLanes:
             return None
         return self._sample(number, lane, result)
 
-    def _sample(self, number: int, lane: Lane, result: worker_pb2.StepResult) -> int:
+    def _sample(self, number: int, lane: FakeLane, result: worker_pb2.StepResult) -> int:
         end_tokens = set(_ids(lane.admission.end_token_ids))
         token = self._next_token(lane.tokens) % self._vocab_size
         while len(lane.tokens) < lane.admission.min_length and token in end_tokens:
@@ -142,19 +142,19 @@ class FakeLanes:
     def _alternatives(self, token: int, count: int) -> tuple[list[int], list[float]]:
         return [(token + rank) % self._vocab_size for rank in range(count)], [-0.5 - rank for rank in range(count)]
 
-    def _slot(self, number: int, lane: Lane, group: int, position: int) -> tuple[int, int, int, int] | None:
+    def _slot(self, number: int, lane: FakeLane, group: int, position: int) -> tuple[int, int, int, int] | None:
         page_tokens, table = self._page_tokens[group], lane.page_tables[group]
         _require(position // page_tokens < len(table), f"lane {number} has no page for position {position} in group {group}")
         page = table[position // page_tokens]
         return None if page == NO_PAGE else (lane.admission.partition, group, page, position % page_tokens)
 
-    def _write_slots(self, number: int, lane: Lane, position: int) -> None:
+    def _write_slots(self, number: int, lane: FakeLane, position: int) -> None:
         for group in range(len(self._page_tokens)):
             slot = self._slot(number, lane, group, position)
             _require(slot is not None, f"lane {number} writes position {position} outside its window")
             self._slots[slot] = lane.prefix_hashes[position]
 
-    def _check_slots(self, number: int, lane: Lane, num_positions: int) -> None:
+    def _check_slots(self, number: int, lane: FakeLane, num_positions: int) -> None:
         for group in range(len(self._page_tokens)):
             for position in range(num_positions):
                 slot = self._slot(number, lane, group, position)
@@ -163,7 +163,7 @@ class FakeLanes:
                     _require(found == lane.prefix_hashes[position], f"lane {number} reads a foreign token at position {position}")
 
 
-def _report_prompt(lane: Lane, start: int, stop: int, result: worker_pb2.StepResult) -> None:
+def _report_prompt(lane: FakeLane, start: int, stop: int, result: worker_pb2.StepResult) -> None:
     admission = lane.admission
     if not admission.sampling.HasField("prompt_logprobs"):
         return

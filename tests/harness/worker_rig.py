@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
-from fakes.control_plane import FINGERPRINT, FakeControlPlane
-from fakes.runner import FakeRunner
+from fakes.control_plane.hand_control_plane import FINGERPRINT, HandControlPlane
+from fakes.device.runner import FakeRunner
 
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.channel_options import CHANNEL_OPTIONS, SERVER_OPTIONS
@@ -19,7 +19,7 @@ from worker.service.servicer import WorkerServicer
 from worker.step import CacheGroup
 
 
-class Clock:
+class HandClock:
     """Time that a test moves by hand."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Rig:
     runner: FakeRunner
     servicer: WorkerServicer
     metrics: WorkerMetrics
-    clock: Clock
+    clock: HandClock
     channel: grpc.aio.Channel
 
-    def control_plane(self) -> FakeControlPlane:
-        return FakeControlPlane(self.channel)
+    def control_plane(self) -> HandControlPlane:
+        return HandControlPlane(self.channel)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"pypto_serving_worker_{name}", labels)
@@ -64,7 +64,7 @@ DESCRIPTION = WorkerDescription(
 @asynccontextmanager
 async def serve_rig() -> AsyncIterator[Rig]:
     """Serve a worker; afterwards its device thread has ended."""
-    runner, progress, metrics, clock = FakeRunner(), ProgressCounter(), WorkerMetrics(), Clock()
+    runner, progress, metrics, clock = FakeRunner(), ProgressCounter(), WorkerMetrics(), HandClock()
     device = DeviceThread(progress)
     servicer = WorkerServicer(DESCRIPTION, device, progress, metrics, clock)
     device.serve(runner, servicer)
@@ -79,10 +79,3 @@ async def serve_rig() -> AsyncIterator[Rig]:
     timekeeper.cancel()
     await server.stop(None)
     assert device.stop(timeout_seconds=10)
-
-
-async def until(condition: object) -> None:
-    """Wait until `condition()` holds."""
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.005)

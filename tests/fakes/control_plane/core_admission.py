@@ -6,7 +6,7 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission
 
 
-def admission(lane: int = 0, tokens: Sequence[int] = (5,), pages: Sequence[int] = (0, 1, 2, 3), **changes: object) -> LaneAdmission:
+def core_admission(lane: int = 0, tokens: Sequence[int] = (5,), pages: Sequence[int] = (0, 1, 2, 3), **changes: object) -> LaneAdmission:
     """A prompt of `tokens`, nothing computed, one cache group; `changes` replaces any field."""
     fields = {
         "lane": lane,

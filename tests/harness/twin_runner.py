@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from fakes.stream import LateCopies, StreamModel
+from fakes.device.stream import LateCopies, StreamModel
 
 from worker.cache.kv_cache import KVCache
 from worker.lanes.step_rules import InvalidStep

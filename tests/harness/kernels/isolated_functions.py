@@ -33,7 +33,7 @@ def where() -> tuple[str, list[str]]:
 
 def half_written(rows: int, written: int) -> list[list[float]]:
     """A kernel that leaves rows of its output as they were."""
-    from imperfect_kernels import copy_kernel
+    from harness.kernels.imperfect_kernels import copy_kernel
 
     from kernels.testing.interpreter import interpreted
     from kernels.testing.launches import poisoned_memory
@@ -46,7 +46,7 @@ def half_written(rows: int, written: int) -> list[list[float]]:
 
 def not_a_number() -> list[float]:
     """A kernel whose results are NaN, which PyPTO itself lets pass."""
-    from imperfect_kernels import root_kernel
+    from harness.kernels.imperfect_kernels import root_kernel
 
     from kernels.testing.interpreter import interpreted
 

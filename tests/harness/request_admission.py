@@ -1,7 +1,7 @@
 """Admission of requests to the fake model, whose length is known."""
 
 import pytest
-from fakes.engine import MAX_MODEL_LEN, served_model
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, served_model
 
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
@@ -32,6 +32,6 @@ async def refusal(spec: pb.GenerationSpec, model: ServedModel | None = None, max
     return caught.value
 
 
-def ids(*token_ids: int) -> pb.TokenIds:
+def prompt_ids(*token_ids: int) -> pb.TokenIds:
     """A prompt of token ids."""
     return pb.TokenIds(ids=token_ids)

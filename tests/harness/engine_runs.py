@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.engine_doubles import Bench
-from fakes.stream import LateCopies, StreamModel, off_device
+from fakes.control_plane.engine_doubles import Bench
+from fakes.device.stream import LateCopies, StreamModel, off_device
 from torch import Tensor
 
 from benchmarks.local_worker import LocalWorker

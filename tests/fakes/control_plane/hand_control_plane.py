@@ -21,7 +21,7 @@ def hello(name: str = "cp-1", **fields: Any) -> pb.ExecuteRequest:
     return pb.ExecuteRequest(hello=pb.Hello(**fields))
 
 
-def admission(lane: int, token_ids: list[int], pages: list[int], **fields: Any) -> pb.LaneAdmission:
+def wire_admission(lane: int, token_ids: list[int], pages: list[int], **fields: Any) -> pb.LaneAdmission:
     """A greedy sequence that may grow to 16 tokens."""
     fields = {
         "generation": 1,
@@ -34,7 +34,7 @@ def admission(lane: int, token_ids: list[int], pages: list[int], **fields: Any) 
     return pb.LaneAdmission(lane=lane, token_ids=pack_ids(token_ids), **fields)
 
 
-class FakeControlPlane:
+class HandControlPlane:
     """One Execute call."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:

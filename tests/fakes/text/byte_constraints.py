@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from fakes.engine import VOCAB_SIZE
-from fakes.tokenizers import EOS, EOT, byte_tokenizer
+from fakes.control_plane.scripted_engine import VOCAB_SIZE
+from fakes.text.tokenizers import EOS, EOT, byte_tokenizer
 from llguidance import LLParserLimits
 
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fakes.steps import admission, generate, ids
+from fakes.device.steps import generate, ids, worker_admission
 from torch import Tensor
 
 from kernels.testing.forms import interpreted_forms, npu_layout
@@ -47,4 +47,4 @@ def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bo
 def _request(lane: int, length: int, num_generated: int):
     prompt = np.random.default_rng([lane, length]).integers(10, 1000, length).tolist()
     pages = [ids(*range(4 * lane, 4 * lane + 4))]
-    return admission(lane, prompt, final_length=length + num_generated, page_tables=pages)
+    return worker_admission(lane, prompt, final_length=length + num_generated, page_tables=pages)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fakes.accelerator_forms import accelerator_forms
-from fakes.graphs import FakeCapture
-from fakes.recording_model import RecordingModel
-from fakes.steps import admission, generate, ids
-from fakes.stream import LateCopies, StreamModel
+from fakes.device.accelerator_forms import accelerator_forms
+from fakes.device.graphs import FakeCapture
+from fakes.device.recording_model import RecordingModel
+from fakes.device.steps import generate, ids, worker_admission
+from fakes.device.stream import LateCopies, StreamModel
 from torch import Tensor
 
 from worker.device import Device, select_device
@@ -139,7 +139,7 @@ def request(lane: int, generated: Sequence[int] = (), length: int | None = None,
         "page_tables": [ids(*range(lane * PAGES_PER_LANE, (lane + 1) * PAGES_PER_LANE))] * num_groups,
         "sampling": LaneSampling(temperature=1.0, top_p=0.9, seed=lane) if lane % 2 else LaneSampling(),
     }
-    return admission(lane, [*prompt, *generated], **{**defaults, **fields})
+    return worker_admission(lane, [*prompt, *generated], **{**defaults, **fields})
 
 
 def assert_same(ours: Drawn, theirs: Drawn, first: int = 0) -> None:

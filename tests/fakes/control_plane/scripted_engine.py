@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import grpc.aio
-from fakes.tokenizers import EOS, byte_tokenizer
+from fakes.text.tokenizers import EOS, byte_tokenizer
 
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
@@ -141,7 +141,7 @@ class ScriptedEngine:
 
 
 @dataclass
-class FakeControlPlane:
+class ScriptedControlPlane:
     """What a test may touch of a server around a scripted engine."""
 
     engine: ScriptedEngine
@@ -176,14 +176,14 @@ class FakeControlPlane:
 
 
 @asynccontextmanager
-async def fake_control_plane(
+async def scripted_control_plane(
     script: Sequence[int] = (*b"hello", EOS),
     model: ServedModel | None = None,
     has_worker: bool = True,
     grace_seconds: float = 5.0,
     stream_options: StreamOptions | None = None,
     options: EngineOptions | None = None,
-) -> AsyncIterator[FakeControlPlane]:
+) -> AsyncIterator[ScriptedControlPlane]:
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
@@ -193,7 +193,7 @@ async def fake_control_plane(
     encoder, replayer = PromptEncoder(model), Replayer()
     server = ClientServer("127.0.0.1", 0, calls)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        plane = FakeControlPlane(engine, live, calls, limit, server, channel)
+        plane = ScriptedControlPlane(engine, live, calls, limit, server, channel)
         if has_worker:
             plane.join_worker()
         server_description = ServerDescription("1.0", "instance", 100, lambda: len(plane.snapshot.workers), lambda: limit.tokens)

@@ -1,6 +1,6 @@
 """What surrounds an engine in tests: time, text, output, metrics, and builders for requests."""
 
-from fakes.engine_worker import FakeWorker, describe
+from fakes.worker.strict_worker import StrictWorker, describe
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
@@ -165,21 +165,21 @@ class Bench:
         self.metrics = metrics or RecordingMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**scheduler_options))
         self.engine = Engine(self.scheduler, self.sink, self.metrics, engine_options, self.clock)
-        self.workers: list[FakeWorker] = []
+        self.workers: list[StrictWorker] = []
         for description in descriptions or (describe(),):
             self.join(description)
 
     @property
-    def worker(self) -> FakeWorker:
+    def worker(self) -> StrictWorker:
         return self.workers[0]
 
-    def join(self, description) -> FakeWorker:
-        worker = FakeWorker(self.engine, description)
+    def join(self, description) -> StrictWorker:
+        worker = StrictWorker(self.engine, description)
         self.engine.worker_joined(worker)
         self.workers.append(worker)
         return worker
 
-    def lose(self, worker: FakeWorker) -> None:
+    def lose(self, worker: StrictWorker) -> None:
         self.workers.remove(worker)
         worker.lose()
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from fakes.model import limits
-from fakes.steps import admission, ids, step
+from fakes.device.model import limits
+from fakes.device.steps import ids, step, worker_admission
 
 from worker.lanes.lane_table import LaneTable
 from worker.sampling.sampler import SampledTokens, sample
@@ -19,7 +19,7 @@ def lane_table(samplings: Sequence[LaneSampling], vocab_size: int, masks: Mappin
     table = LaneTable(bounds, [CacheGroup("full", 1, 4, 8, 32)])
     masks, fields = dict(masks or {}), {"token_ids": (0,), **fields}
     fields["num_computed_tokens"] = len(fields["token_ids"]) - 1
-    admissions = [admission(lane, sampling=sampling, constrained=lane in masks, **fields) for lane, sampling in enumerate(samplings)]
+    admissions = [worker_admission(lane, sampling=sampling, constrained=lane in masks, **fields) for lane, sampling in enumerate(samplings)]
     table.apply(step(1, admissions=admissions, masks=masks))
     return table
 
