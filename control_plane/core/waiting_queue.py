@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
 
+from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
-
-if TYPE_CHECKING:
-    from control_plane.core.replica import Replica
 
 #: Sequences that did not fit and are looked at again in one pass: the first ones of the order, and others in turn.
 _FIRST, _IN_TURN = 4, 4
@@ -20,7 +17,7 @@ _FIRST, _IN_TURN = 4, 4
 _FIRST_DEFERRED = 16
 
 #: Whom deferred sequences wait for: a worker, and whether it is for its prompts of many steps to become fewer.
-Line = tuple["Replica | None", bool]
+Line = tuple[Replica | None, bool]
 
 #: Of suspects that wait for a worker with no others.
 SUSPECTS: Line = (None, False)
@@ -160,7 +157,7 @@ class WaitingQueue:
         self._deferrals[sequence] = (line, weight)
         self._deferred_tokens[line[0]] += weight
 
-    def deferred_tokens(self, replica: "Replica") -> int:
+    def deferred_tokens(self, replica: Replica) -> int:
         """Load of the sequences that wait for a worker."""
         return self._deferred_tokens[replica]
 
