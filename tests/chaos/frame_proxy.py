@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel import WORKER_CHANNEL
+from control_plane.edge.worker_link.stream import WORKER_CHANNEL
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.service.channel_options import SERVER_OPTIONS
 

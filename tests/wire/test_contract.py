@@ -1,6 +1,6 @@
 """Numbers that both sides of the worker protocol share."""
 
-from control_plane.edge.worker_link.channel import WORKER_CHANNEL
+from control_plane.edge.worker_link.stream import WORKER_CHANNEL
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 from worker.service.channel_options import SERVER_OPTIONS
 

@@ -6,7 +6,7 @@ import grpc
 
 from control_plane.edge.access.keys import ReloadedKeys, watch_keys
 from control_plane.edge.access.options import AccessOptions
-from control_plane.edge.worker_link.channel import WorkerTls
+from control_plane.edge.worker_link.options import WorkerTls
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 

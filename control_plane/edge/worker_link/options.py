@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from control_plane.edge.worker_link.channel import WorkerTls
+from pypto_serving.process.credentials.tls import ReloadedTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,14 @@ class Backoff:
             return 0.0
         seconds = self.initial_seconds * 2.0 ** min(num_failures - 1, 32)
         return min(seconds, self.max_seconds) * random.uniform(0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTls:
+    """Certificates for the links to workers. `name`: the host that theirs must name; None: the one dialled."""
+
+    files: ReloadedTls
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

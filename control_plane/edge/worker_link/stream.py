@@ -10,12 +10,25 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from control_plane.edge.worker_link.channel import open_channel
-from control_plane.edge.worker_link.options import LinkOptions
-from pypto_serving.process.address import split_address
+from control_plane.edge.worker_link.options import LinkOptions, WorkerTls
+from pypto_serving.process.address import proxy_options, split_address
+from pypto_serving.process.credentials.tls import channel_credentials
 from pypto_serving.wire.checks import FrameError
-from pypto_serving.wire.contract import RETRY_AFTER_MS
+from pypto_serving.wire.contract import MAX_MESSAGE_BYTES, RETRY_AFTER_MS
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
+
+#: Dead peers are found by our own frames (see Watchdog), not by keepalive of HTTP/2: a worker whose loop is blocked still answers pings.
+#: Every dial takes a fresh channel, so that gRPC's own backoff never delays it; the reconnect times only keep the first attempt short.
+WORKER_CHANNEL: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+)
 
 #: The worker understood us and does not want to go on like this; the same again would end the same way.
 _REFUSALS = frozenset(
@@ -147,6 +160,15 @@ class FrameStream:
         """End the stream and the connection."""
         self._call.cancel()
         await self._channel.close(grace=None)
+
+
+def open_channel(address: str, tls: WorkerTls | None) -> grpc.aio.Channel:
+    """A channel that shows and trusts what the files say now."""
+    options = (*WORKER_CHANNEL, *proxy_options(address))
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    name = (("grpc.ssl_target_name_override", tls.name),) if tls.name else ()
+    return grpc.aio.secure_channel(address, channel_credentials(tls.files.current()), options=(*options, *name))
 
 
 async def open_stream(address: str, hello: worker_pb2.Hello, options: LinkOptions) -> tuple[FrameStream, worker_pb2.Welcome]:

@@ -8,9 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from control_plane.edge.worker_link.channel import WORKER_CHANNEL
 from control_plane.edge.worker_link.options import LinkOptions
-from control_plane.edge.worker_link.stream import PortAnswer, open_stream, probe_port
+from control_plane.edge.worker_link.stream import WORKER_CHANNEL, PortAnswer, open_stream, probe_port
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.service.channel_options import SERVER_OPTIONS
