@@ -66,7 +66,8 @@ class Engine:
             self._stats.observed.loop_lag_seconds = self._clock() - self._woken_time
             self.turn()
             self._set_timer()
-        self._cancel_timer()
+        if self._timer:
+            self._timer.cancel()
 
     def turn(self) -> None:
         """One pass of the loop."""
@@ -287,14 +288,9 @@ class Engine:
 
     def _set_timer(self) -> None:
         """Wake up by itself when a sequence is overdue, the snapshot is old, or a clean pass would show that all is well again."""
-        self._cancel_timer()
-        masks_due = self._masks_due if self._expected_masks else None
-        dues = [self._scheduler.next_overdue(), masks_due, self._stats.next_snapshot(self._healthy)]
-        soonest = min((due for due in dues if due is not None), default=None)
-        if soonest is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, soonest - self._clock()), self._wake)
-
-    def _cancel_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
-            self._timer = None
+        masks_due = self._masks_due if self._expected_masks else None
+        dues = [self._scheduler.next_overdue(), masks_due, self._stats.next_snapshot(self._healthy)]
+        seconds = min((due - self._clock() for due in dues if due is not None), default=None)
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(max(0.0, seconds), self._wake)
