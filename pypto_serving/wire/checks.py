@@ -18,9 +18,9 @@ class FrameError(ValueError):
 def check_range(field: str, value: float, low: float, high: float) -> None:
     """Raise FrameError unless `value` is finite and low <= value <= high."""
     if not math.isfinite(value):
-        raise FrameError(f"{field} is {value}, must be finite")
+        raise FrameError(f"{field}: {value} is not finite")
     if not low <= value <= high:
-        raise FrameError(f"{field} is {value}, must be from {low} to {high}")
+        raise FrameError(f"{field}: {value}, must be from {low} to {high}")
 
 
 def check_below(field: str, column: npt.NDArray[np.uint32], limit: int) -> None:
@@ -51,7 +51,7 @@ def check_equal_lengths(columns: Mapping[str, Sequence[int] | npt.NDArray[np.gen
 def check_name(field: str, name: str) -> None:
     """Raise FrameError unless a name is there, short and printable."""
     if not (0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()):
-        raise FrameError(f"{field} is {name[:MAX_NAME_LENGTH]!r}, must be 1 to {MAX_NAME_LENGTH} printable characters")
+        raise FrameError(f"{field}: {name[:MAX_NAME_LENGTH]!r}, must be 1 to {MAX_NAME_LENGTH} printable characters")
 
 
 def is_unknown_kind(frame: Message) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pypto_serving.wire.checks import FrameError
+from pypto_serving.wire.checks import FrameError, check_below, check_finite
 
 U32 = np.dtype("<u4")
 F32 = np.dtype("<f4")
@@ -29,6 +29,13 @@ def unpack_ids(column: bytes, field: str) -> Ids:
     return np.frombuffer(column, dtype=U32)
 
 
+def unpack_ids_below(column: bytes, field: str, limit: int) -> Ids:
+    """Unpack a column of uint32 below `limit`; raises FrameError naming `field`."""
+    ids = unpack_ids(column, field)
+    check_below(field, ids, limit)
+    return ids
+
+
 def pack_floats(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
     """Pack float32 values."""
     return np.asarray(values, dtype=F32).tobytes()
@@ -39,3 +46,10 @@ def unpack_floats(column: bytes, field: str) -> Floats:
     if len(column) % F32.itemsize:
         raise FrameError(f"{field}: {len(column)} bytes are not a whole number of float32")
     return np.frombuffer(column, dtype=F32)
+
+
+def unpack_finite(column: bytes, field: str) -> Floats:
+    """Unpack a column of finite float32; raises FrameError naming `field`."""
+    values = unpack_floats(column, field)
+    check_finite(field, values)
+    return values

@@ -14,8 +14,8 @@ from control_plane.core.step import (
     TokenLogprob,
     WorkerDescription,
 )
-from pypto_serving.wire.checks import FrameError, check_below, check_distinct, check_equal_lengths, check_finite, check_range
-from pypto_serving.wire.columns import Floats, Ids, unpack_floats, unpack_ids
+from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
+from pypto_serving.wire.columns import U32, Floats, Ids, unpack_finite, unpack_ids_below
 from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
 from pypto_serving.worker.v1 import worker_pb2
 
@@ -126,13 +126,11 @@ class SampledColumns:
 
 def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -> SampledColumns:
     """Unpack the columns of a result; raises FrameError when they do not fit each other or the worker's limits."""
-    lanes = unpack_ids(message.lanes, "lanes")
+    check_range("lanes (number)", len(message.lanes) // U32.itemsize, 0, limits.max_lanes)
+    lanes = unpack_ids_below(message.lanes, "lanes", limits.max_lanes)
     generations = unpack_generations(message.generations, message.generations_high)
-    token_ids = unpack_ids(message.token_ids, "token_ids")
+    token_ids = unpack_ids_below(message.token_ids, "token_ids", limits.vocab_size)
     check_equal_lengths({"lanes": lanes, "generations": generations, "token_ids": token_ids})
-    check_range("lanes (number)", len(lanes), 0, limits.max_lanes)
-    check_below("lanes", lanes, limits.max_lanes)
-    check_below("token_ids", token_ids, limits.vocab_size)
     check_distinct("lanes", lanes)
     return SampledColumns(lanes, generations, token_ids)
 
@@ -191,7 +189,7 @@ def _logprobs(
 
 
 def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_size: int) -> PromptLogprobChunk:
-    values = _floats(chunk.logprobs, "prompt_logprobs.logprobs")
+    values = unpack_finite(chunk.logprobs, "prompt_logprobs.logprobs")
     wanted = (due.generation, due.first_index, len(due.token_ids))
     generation = generation_of(chunk)
     if (generation, chunk.first_index, len(values)) != wanted:
@@ -206,12 +204,4 @@ def _prompt_chunk(chunk: worker_pb2.PromptTokenLogprobs, due: PromptSpan, vocab_
 def _alternatives(entry: worker_pb2.TokenLogprobs | worker_pb2.PromptTokenLogprobs, count: int, vocab_size: int) -> tuple[Ids, Floats]:
     if not len(entry.top_token_ids) == len(entry.top_logprobs) == 4 * count:
         raise FrameError(f"alternatives: {len(entry.top_token_ids)} and {len(entry.top_logprobs)} bytes, {4 * count} each are due")
-    ids = unpack_ids(entry.top_token_ids, "top_token_ids")
-    check_below("top_token_ids", ids, vocab_size)
-    return ids, _floats(entry.top_logprobs, "top_logprobs")
-
-
-def _floats(column: bytes, field: str) -> Floats:
-    values = unpack_floats(column, field)
-    check_finite(field, values)
-    return values
+    return unpack_ids_below(entry.top_token_ids, "top_token_ids", vocab_size), unpack_finite(entry.top_logprobs, "top_logprobs")

@@ -55,7 +55,7 @@ async def test_nonsense_in_a_welcome_is_refused(start_worker, make_registry, eve
     worker = await start_worker(FakeWorkerOptions(max_lanes=0))
     registry = make_registry(worker.address)
     await _until(lambda: registry.states()[0].phase is LinkPhase.REFUSED)
-    assert registry.states()[0].trouble == "protocol error: limits.max_lanes is 0, must be from 1 to 65536"
+    assert registry.states()[0].trouble == "protocol error: limits.max_lanes: 0, must be from 1 to 65536"
     assert events.num_pending == 0
 
 

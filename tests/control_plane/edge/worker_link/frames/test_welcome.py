@@ -26,7 +26,7 @@ def test_description_says_what_a_group_holds():
 def test_limit_of_zero_is_refused_by_name(field):
     welcome = _welcome()
     setattr(welcome.limits, field, 0)
-    with pytest.raises(FrameError, match=f"limits.{field} is 0, must be from"):
+    with pytest.raises(FrameError, match=f"limits.{field}: 0, must be from"):
         describe("host:1", welcome)
 
 
@@ -34,7 +34,7 @@ def test_limit_of_zero_is_refused_by_name(field):
 def test_limit_that_no_worker_has_is_refused_by_name(field):
     welcome = _welcome()
     setattr(welcome.limits, field, 2**32 - 1)
-    with pytest.raises(FrameError, match=f"limits.{field} is 4294967295, must be from 1 to"):
+    with pytest.raises(FrameError, match=f"limits.{field}: 4294967295, must be from 1 to"):
         describe("host:1", welcome)
 
 
@@ -42,7 +42,7 @@ def test_limit_that_no_worker_has_is_refused_by_name(field):
 def test_empty_cache_group_is_refused_by_name(field):
     welcome = _welcome()
     setattr(welcome.cache_groups[0], field, 0)
-    with pytest.raises(FrameError, match=f"'full': {field} is 0"):
+    with pytest.raises(FrameError, match=f"'full': {field}: 0"):
         describe("host:1", welcome)
 
 
@@ -50,7 +50,7 @@ def test_more_pages_than_books_can_be_kept_on_are_refused():
     welcome = _welcome()
     welcome.cache_groups[0].num_pages = 2**18
     welcome.limits.num_partitions = 9
-    with pytest.raises(FrameError, match="number of pages is 2359296, must be from 1 to 2097152"):
+    with pytest.raises(FrameError, match="number of pages: 2359296, must be from 1 to 2097152"):
         describe("host:1", welcome)
 
 
@@ -59,14 +59,14 @@ def test_more_pages_than_books_can_be_kept_on_are_refused():
 def test_name_that_is_none_is_refused(field, name):
     welcome = _welcome()
     setattr(welcome, field, name)
-    with pytest.raises(FrameError, match=f"{field} is .*, must be 1 to 256 printable characters"):
+    with pytest.raises(FrameError, match=f"{field}: .*, must be 1 to 256 printable characters"):
         describe("host:1", welcome)
 
 
 def test_a_worker_that_settles_on_a_version_of_its_own_is_refused():
     welcome = _welcome()
     welcome.protocol_version = 2
-    with pytest.raises(FrameError, match="protocol_version is 2, must be from 1 to 1"):
+    with pytest.raises(FrameError, match="protocol_version: 2, must be from 1 to 1"):
         describe("host:1", welcome)
     welcome.protocol_version = 0  # of before there was a choice
     assert describe("host:1", welcome).epoch == 1
