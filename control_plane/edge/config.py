@@ -2,11 +2,12 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from control_plane.core.options import SchedulerOptions
+from control_plane.core.sampling import SamplingParams
 from control_plane.edge.access.options import AccessOptions, access_options, add_access_options
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
@@ -16,14 +17,10 @@ from pypto_serving.process.options import add_log_options, argument_parser, requ
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
 
-_SAMPLING_FLAGS = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "repetition_penalty": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
+
+#: Kinds of the sampling parameters for which an operator may set a default: numbers that are not of one request alone.
+_SAMPLING_KINDS: dict[str, Any] = {
+    field.name: field.type for field in fields(SamplingParams) if field.type in (float, int) and field.name not in ("seed", "top_logprobs")
 }
 
 
@@ -86,11 +83,9 @@ def _add_model_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
     parser.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: name of the directory or link")
     parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
-    for field, kind in _SAMPLING_FLAGS.items():
-        flag = f"--default-{field.replace('_', '-')}"
-        parser.add_argument(
-            flag, type=kind, metavar="X", help=f"{field} of requests that do not say; default: the model's generation config"
-        )
+    for name, kind in _SAMPLING_KINDS.items():
+        explanation = f"{name} of requests that do not say; default: the model's generation config"
+        parser.add_argument(f"--default-{name.replace('_', '-')}", type=kind, metavar="X", help=explanation)
 
 
 def _add_network_options(parser: argparse._ActionsContainer) -> None:
@@ -166,12 +161,12 @@ def _check_admin(parser: argparse.ArgumentParser, values: argparse.Namespace) ->
 
 
 def _config(values: argparse.Namespace, access: AccessOptions) -> Config:
-    given = {field: getattr(values, f"default_{field}") for field in _SAMPLING_FLAGS}
+    given = {name: getattr(values, f"default_{name}") for name in _SAMPLING_KINDS}
     return Config(
         model=values.model,
         served_model_name=values.served_model_name,
         chat_template=values.chat_template,
-        default_sampling={field: value for field, value in given.items() if value is not None},
+        default_sampling={name: value for name, value in given.items() if value is not None},
         host=values.host,
         port=values.port,
         metrics_host=values.metrics_host or values.host,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.edge.config import read_config
+from control_plane.edge.service.admission.parameters import SAMPLING_DEFAULTS
 from pypto_serving.process.credentials.files import TlsFiles
 
 
@@ -29,6 +30,11 @@ def test_flags_reach_their_options() -> None:
     assert (config.workers, config.scheduler.max_sequences, config.scheduler.max_model_len) == (("a:1", "b:2"), 3, 100)
     assert config.scheduler.continue_on_numerics_change and not config.scheduler.prefix_caching
     assert (config.engine.max_queued_requests, config.default_sampling) == (9, {"top_k": 5})
+
+
+def test_every_sampling_default_of_a_model_has_a_flag() -> None:
+    flags = [word for field in SAMPLING_DEFAULTS for word in (f"--default-{field.replace('_', '-')}", "1")]
+    assert read_config(["--model", "m", *flags]).default_sampling == dict.fromkeys(SAMPLING_DEFAULTS, 1)
 
 
 def test_flags_go_before_the_environment_and_that_before_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import Message
@@ -112,14 +113,11 @@ def choice_seed(seed: int, choice: int) -> int:
 def sampling_params(effective: inference_pb2.EffectiveParameters, vocab_size: int) -> SamplingParams:
     """The engine's form of checked parameters, with the request's own seed."""
     sampling, output = effective.sampling, effective.output
+    values: dict[str, Any] = {name: getattr(sampling, name) for name in SAMPLING_DEFAULTS}
+    values["temperature"] = sampling.temperature if sampling.temperature >= _GREEDY_BELOW else 0.0
+    values["top_k"] = sampling.top_k if sampling.top_k < vocab_size else 0
     return SamplingParams(
-        temperature=sampling.temperature if sampling.temperature >= _GREEDY_BELOW else 0.0,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k if sampling.top_k < vocab_size else 0,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
+        **values,
         seed=sampling.seed,
         logit_bias=tuple(sorted(sampling.logit_bias.items())),
         logprobs=output.logprobs,

@@ -1,5 +1,8 @@
 """Frames for a worker."""
 
+from dataclasses import fields
+from typing import Any
+
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
 from pypto_serving.wire.columns import pack_floats, pack_ids
@@ -11,6 +14,9 @@ _COLUMNS = (
     *("released_lanes", "trimmed_lanes", "trimmed_groups", "trimmed_entries"),
     *("grown_lanes", "grown_groups", "grown_pages", "chunk_lanes", "chunk_tokens"),
 )
+
+#: Sampling parameters, but those that cross the wire in another form.
+_SAMPLING = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
 
 
 def step_frame(step: Step, epoch: int) -> worker_pb2.ExecuteRequest:
@@ -61,18 +67,9 @@ def _admission(admission: LaneAdmission) -> worker_pb2.LaneAdmission:
 
 
 def _sampling(sampling: SamplingParams) -> worker_pb2.LaneSampling:
+    same: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING}
     return worker_pb2.LaneSampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
+        **same,
         bias_token_ids=pack_ids([token_id for token_id, _ in sampling.logit_bias]),
         bias_values=pack_floats([bias for _, bias in sampling.logit_bias]),
-        logprobs=sampling.logprobs,
-        top_logprobs=sampling.top_logprobs,
-        prompt_logprobs=sampling.prompt_logprobs,
     )

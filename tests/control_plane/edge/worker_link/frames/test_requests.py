@@ -1,5 +1,7 @@
 """Encoding of steps."""
 
+from dataclasses import fields
+
 from fakes.control_plane.core_admission import core_admission
 
 from control_plane.core.sampling import SamplingParams
@@ -56,6 +58,12 @@ def test_admission_carries_everything():
     assert _ids(message.sampling.bias_token_ids) == [7]
     assert unpack_floats(message.sampling.bias_values, "bias").tolist() == [-1.5]
     assert message.sampling.HasField("prompt_logprobs")
+
+
+def test_every_sampling_parameter_is_on_the_wire():
+    given = {field.name: index + 1 for index, field in enumerate(fields(SamplingParams)) if field.name != "logit_bias"}
+    (message,) = step_frame(Step(1, 0, admissions=[core_admission(sampling=SamplingParams(**given))]), epoch=1).step.admissions
+    assert {name: getattr(message.sampling, name) for name in given} == given | {"logprobs": True}
 
 
 def test_absent_prompt_logprobs_stay_absent():
