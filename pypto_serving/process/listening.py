@@ -5,6 +5,7 @@ import socket
 import grpc
 import grpc.aio
 
+from pypto_serving.process.address import join_address
 from pypto_serving.process.start_up import StartUpError
 
 #: Without it two processes could share a port, and requests would reach either of them.
@@ -16,7 +17,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 
     gRPC reports a failed bind as an exception or as port 0, depending on the cause.
     """
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = join_address(host, port)
     try:
         bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     except RuntimeError:

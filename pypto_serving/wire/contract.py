@@ -23,5 +23,8 @@ MIN_LEASE_SECONDS = 0.1
 #: Alternatives that a lane may ask for at each position.
 MAX_ALTERNATIVES = 256
 
+#: Smaller temperatures are greedy: logits divided by them would leave the range of float32.
+MIN_TEMPERATURE = 1e-5
+
 #: Trailing metadata of a refused Execute call: milliseconds after which the reason may be gone.
 RETRY_AFTER_MS = "retry-after-ms"

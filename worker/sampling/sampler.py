@@ -16,14 +16,12 @@ import torch
 from torch import Tensor
 
 from kernels import ops
+from pypto_serving.wire.contract import MIN_TEMPERATURE
 from worker.lanes.step_rules import Ints
 from worker.lanes.token_entries import TokenEntries
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampling_rows import SamplingColumns, SamplingRows
 from worker.transfers import to_device
-
-#: Smaller temperatures are greedy: logits divided by them would leave the range of float32.
-MIN_TEMPERATURE = 1e-5
 
 _BLOCK_ROWS = 8  # what drawing takes for so many rows of a large vocabulary still fits into a CPU's cache
 _NUM_CANDIDATES = (2048,)  # tried in this order before a row is sorted as a whole

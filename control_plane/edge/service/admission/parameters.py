@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.errors import InvalidArgument
 from pypto_serving.inference.v1 import inference_pb2
+from pypto_serving.wire.contract import MIN_TEMPERATURE
 
-_GREEDY_BELOW = 1e-5
 _MAX_CHOICES = 64
 _MAX_BIASES = 1024
 _MAX_STOPS = 64
@@ -114,7 +114,7 @@ def sampling_params(effective: inference_pb2.EffectiveParameters, vocab_size: in
     """The engine's form of checked parameters, with the request's own seed."""
     sampling, output = effective.sampling, effective.output
     values: dict[str, Any] = {name: getattr(sampling, name) for name in SAMPLING_DEFAULTS}
-    values["temperature"] = sampling.temperature if sampling.temperature >= _GREEDY_BELOW else 0.0
+    values["temperature"] = sampling.temperature if sampling.temperature >= MIN_TEMPERATURE else 0.0
     values["top_k"] = sampling.top_k if sampling.top_k < vocab_size else 0
     return SamplingParams(
         **values,
