@@ -168,13 +168,14 @@ class Attention {
     load_keys(rows_, width_, padded_, keys_.data());
     find_rows(problem_.v_cache, head);
     load_values(rows_, width_, padded_, values_.data());
+    Prefetch next_values(rows_, width_);
     std::fill_n(scores_.begin(), rows * kKeyTile, 0.0f);
-    multiply_add<T>(&q_[first_row * depth_], depth_, keys_.data(), kKeyTile, scores_.data(), rows, depth_);
+    multiply_add<T>(&q_[first_row * depth_], depth_, keys_.data(), kKeyTile, scores_.data(), rows, depth_, next_values);
     for (int64_t row = 0; row < rows; ++row) {
       const auto [first, end] = seen(task, row / group_, start);
       soften(&scores_[row * kKeyTile], first_row + row, first, end);
     }
-    weigh(task, first_row, start);
+    weigh(task, first_row, start, next_values);
   }
 
   // Turns a row's scores into weights relative to its highest score so far; keys outside first .. end get none.
@@ -203,10 +204,10 @@ class Attention {
   }
 
   // Adds the weighted values of a tile to the sums of a kv head's rows.
-  void weigh(const Task& task, int64_t first_row, int64_t start) {
+  void weigh(const Task& task, int64_t first_row, int64_t start, Prefetch& next_values) {
     float* out = &out_[first_row * padded_];
     if (!hides(task, start) || all_finite<T>(values_.data(), padded_)) {
-      multiply_add<T, kWeightParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, out, task.count * group_, kValueWords);
+      multiply_add<T, kWeightParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, out, task.count * group_, kValueWords, next_values);
       return;
     }
     for (int64_t query = 0; query < task.count; ++query) {
@@ -214,7 +215,8 @@ class Attention {
       std::vector<float> visible = values_;
       clear_values_outside<T>(first, end, padded_, visible.data());
       const int64_t row = query * group_;
-      multiply_add<T, kWeightParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, out + row * padded_, group_, kValueWords);
+      multiply_add<T, kWeightParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, out + row * padded_, group_, kValueWords,
+                                       next_values);
     }
   }
 

@@ -87,8 +87,8 @@ void store_words(T* row, int64_t first, int64_t width, Floats words) {
 }
 
 // The rows of a key tile of one kv head, and the rows that are read in the next tile; a row of zeros stands for an absent one. The next
-// ones are asked for one by one while the first are loaded, as a burst of requests would be dropped, and into L2: between a tile and the next
-// lie all kv heads of it, more than L1 holds.
+// ones are asked for piece by piece, keys while the first are loaded, values while they are multiplied: of a burst most would be dropped.
+// Into L2: between a tile and the next lie all kv heads of it, more than L1 holds.
 template <typename T>
 struct KeyRows {
   const T* now[kKeyTile];
@@ -96,6 +96,31 @@ struct KeyRows {
 };
 
 inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
+
+// Asks for the next rows, two lines at a call, until all were asked for.
+class Prefetch {
+ public:
+  template <typename T>
+  Prefetch(const KeyRows<T>& rows, int64_t width)
+      : row_(reinterpret_cast<const char* const*>(rows.next)), end_(row_ + kKeyTile), bytes_(width * sizeof(T)) {}
+
+  void operator()() {
+    ask();
+    ask();
+  }
+
+ private:
+  void ask() {
+    if (row_ == end_) return;
+    prefetch(*row_ + at_);
+    at_ += 64;
+    if (at_ >= bytes_) at_ = 0, ++row_;
+  }
+
+  const char* const* row_;
+  const char* const* end_;
+  int64_t bytes_, at_ = 0;
+};
 
 // keys[padded][64] from rows of `width` elements, as words of an operand; `padded` is `width` rounded up to whole vectors of words.
 template <typename T>
@@ -136,10 +161,8 @@ void load_values(const KeyRows<T>& rows, int64_t width, int64_t padded, float* v
     for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
       Floats parts[kPerWord<T>];
       const Floats words = load_words(rows.now[row], first / kPerWord<T>, width);
-      prefetch(rows.next[row] + first);
       if constexpr (kPaired<T>) {
         const Floats following = load_words(rows.now[row + 1], first / kPerWord<T>, width);
-        prefetch(rows.next[row + 1] + first);
         parts[0] = lower_halves(words, following);
         parts[1] = upper_halves(words, following);
       } else {
