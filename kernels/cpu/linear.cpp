@@ -1,8 +1,6 @@
 // pack_weight, pack_parts, packed_linear, packed_rows: linear layers over panels (see panel.h).
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <sys/mman.h>
 #include <torch/library.h>
 
 #include "linear.h"
@@ -10,22 +8,6 @@
 
 namespace pypto_serving {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
-
-// Memory in huge pages, as far as it fills them and the system gives them. It is mapped for itself: what malloc gives may have been
-// touched before, and stays in small pages then. No thread has touched it yet.
-at::Tensor allocate_panels(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  const size_t bytes = c10::multiply_integers(sizes) * options.dtype().itemsize(), mapped = bytes + kHugePage;
-  if (bytes < kHugePage) return at::empty(sizes, options);
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  TORCH_CHECK(memory != MAP_FAILED, "pack_weight: no memory for ", bytes, " bytes");
-  void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage);
-#ifdef MADV_HUGEPAGE
-  madvise(aligned, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
-  return at::from_blob(aligned, sizes, [memory, mapped](void*) { munmap(memory, mapped); }, options);
-}
 
 // Copies outputs, null for absent ones, into a panel; what is beyond `depth` elements becomes zero.
 template <typename T>

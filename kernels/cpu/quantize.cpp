@@ -89,7 +89,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_int4(const at::Tensor& w
 std::tuple<at::Tensor, at::Tensor> pack_int8(const at::Tensor& levels) {
   TORCH_CHECK(levels.dim() == 2 && levels.is_contiguous() && levels.scalar_type() == at::kChar, "pack_int8: levels must be contiguous int8, [N, K]");
   const int64_t count = levels.size(0), depth = levels.size(1), padded = (depth + kTile - 1) / kTile * kTile, num_panels = (count + kPanel - 1) / kPanel;
-  at::Tensor panels = at::empty({num_panels, padded / kWord, kPanel, kWord}, levels.options());
+  at::Tensor panels = allocate_panels({num_panels, padded / kWord, kPanel, kWord}, levels.options());
   at::Tensor offsets = at::empty({num_panels * kPanel}, levels.options().dtype(at::kInt));
   at::parallel_for(0, num_panels, rows_of_grain(depth * kPanel), [&](int64_t panel, int64_t end) {
     for (; panel < end; ++panel) {
@@ -112,7 +112,7 @@ at::Tensor pack_int4(const at::Tensor& levels) {
   TORCH_CHECK(levels.dim() == 2 && levels.is_contiguous() && levels.scalar_type() == at::kByte && levels.size(1) % (2 * kWord) == 0,
               "pack_int4: levels must be contiguous uint8, [N, K] with K % 8 == 0");
   const int64_t count = levels.size(0), depth = levels.size(1), words = depth / (2 * kWord), num_panels = (count + kPanel - 1) / kPanel;
-  at::Tensor panels = at::empty({num_panels, words, kPanel, kWord}, levels.options());
+  at::Tensor panels = allocate_panels({num_panels, words, kPanel, kWord}, levels.options());
   at::parallel_for(0, num_panels, rows_of_grain(depth * kPanel), [&](int64_t panel, int64_t end) {
     for (; panel < end; ++panel) {
       const uint8_t* from = levels.const_data_ptr<uint8_t>() + panel * kPanel * depth;
