@@ -27,7 +27,7 @@ class PackedLinear:
     __slots__ = ("_form", "in_features", "out_features")
 
     def __init__(self, weight: Tensor | Sequence[Tensor], bias: Tensor | None, *, gated: bool = False) -> None:
-        parts = [weight] if isinstance(weight, Tensor) else list(weight)
+        parts = _as_parts(weight)
         self.out_features, self.in_features = sum(len(part) for part in parts), parts[0].shape[1]
         in_panels = _is_on_host(parts[0]) and products.method(parts[0].dtype) != "torch"
         self._form: _Panels | _Stored = _Panels(parts, bias, gated) if in_panels else _Stored(parts, bias, gated)
@@ -46,18 +46,24 @@ class PackedLinear:
 
 
 class PackedExperts:
-    """The MLPs of E experts: gate_up [E, 2I, H] (gates first) and down [E, H, I], laid out once like the weights of PackedLinear."""
+    """The MLPs of E experts: gate_up [E, 2I, H] (gates first) and down [E, H, I], laid out once like the weights of PackedLinear.
+
+    With `num_experts` both may come in parts that lie below one another, gates and ups of each expert in turn, as for PackedLinear.
+    """
 
     __slots__ = ("_brgemm", "_down", "_gate_up", "_in_panels", "_inner", "is_capturable")
 
-    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
-        self.is_capturable = ops.can_capture_experts(gate_up.device.type)
-        self._inner = down.shape[2]
-        method = products.method(gate_up.dtype) if _is_on_host(gate_up) else "torch"
+    def __init__(self, gate_up: Tensor | Sequence[Tensor], down: Tensor | Sequence[Tensor], num_experts: int | None = None) -> None:
+        count = len(down) if num_experts is None else num_experts
+        gate_ups, downs = _as_parts(gate_up), _as_parts(down)
+        self.is_capturable = ops.can_capture_experts(downs[0].device.type)
+        self._inner = downs[0].shape[-1]
+        method = products.method(downs[0].dtype) if _is_on_host(downs[0]) else "torch"
         self._in_panels, self._brgemm = method != "torch", method == "brgemm"
-        self._gate_up, self._down = gate_up.contiguous(), down.contiguous()
         if self._in_panels:
-            self._gate_up, self._down = _panels.pack_weight(self._gate_up, True), _panels.pack_weight(self._down, False)
+            self._gate_up, self._down = _panels.pack_parts(gate_ups, True, count), _panels.pack_parts(downs, False, count)
+        else:
+            self._gate_up, self._down = (_below_one_another(parts).view(count, -1, parts[0].shape[-1]) for parts in (gate_ups, downs))
 
     def __call__(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """x [T, H], weights and expert_ids [T, k] as ops.moe_route gives them -> [T, H]; no row depends on the others."""
@@ -76,7 +82,7 @@ class _Panels:
     def __init__(self, parts: Sequence[Tensor], bias: Tensor | None, gated: bool) -> None:
         self._shape = (sum(len(part) for part in parts), parts[0].shape[1])
         self._brgemm = products.method(parts[0].dtype) == "brgemm"
-        self._panels = _panels.pack_parts([part.contiguous() for part in parts], gated)
+        self._panels = _panels.pack_parts(parts, gated)
         self._bias = None if bias is None else _panels.pack_weight(bias.float().view(-1, 1), gated)
         self._result = "gated" if gated else "plain"
 
@@ -96,7 +102,7 @@ class _Stored:
     __slots__ = ("_bias", "_gated", "_product", "_weight")
 
     def __init__(self, parts: Sequence[Tensor], bias: Tensor | None, gated: bool) -> None:
-        self._weight, self._bias, self._gated = parts[0].contiguous() if len(parts) == 1 else torch.cat(list(parts)), bias, gated
+        self._weight, self._bias, self._gated = _below_one_another(parts), bias, gated
         self._product = F.linear if _is_on_host(self._weight) else ops.linear
 
     def product(self, x: Tensor) -> Tensor:
@@ -108,6 +114,14 @@ class _Stored:
 
     def rows(self, ids: Tensor) -> Tensor:
         return ops.embedding(ids, self._weight)
+
+
+def _as_parts(weight: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [part.contiguous() for part in ([weight] if isinstance(weight, Tensor) else weight)]
+
+
+def _below_one_another(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _is_on_host(weight: Tensor) -> bool:

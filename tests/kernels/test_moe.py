@@ -77,6 +77,14 @@ def test_an_expert_has_the_bits_of_its_linears(own_method, random, hidden, inner
         assert torch.equal(ours[row], PackedLinear(down[expert], None)(inside)[0])
 
 
+def test_experts_in_parts_are_the_experts_as_a_whole(method, random, mlps):
+    gate_up, down = mlps
+    gates_and_ups = [part for expert in gate_up for part in expert.chunk(2)]
+    x, (weights, ids) = random(5, 32), ops.moe_route(random(5, 8), 3, True, "softmax")
+    ours = PackedExperts(gates_and_ups, list(down), len(down))(x, weights, ids)
+    assert torch.equal(ours, PackedExperts(gate_up, down)(x, weights, ids))
+
+
 def test_experts_are_summed_in_the_order_of_the_rows_top_k(own_method, random, mlps):
     experts = PackedExperts(*mlps)
     x, weights, ids = random(2, 32), torch.tensor([[0.5, 0.3, 0.2]] * 2), torch.tensor([[5, 0, 3], [3, 0, 5]])

@@ -47,6 +47,19 @@ class Weights:
             self.progress()
         return stack
 
+    def parts(self, names: Sequence[str], rows: Sequence[int], *row_shape: int) -> list[Tensor]:
+        """Tensors to be laid out below one another: those of the mapped files where they are packed from there, else stacked already.
+
+        Call `checkpoint.release` when they are packed.
+        """
+        if self.device.type != "cpu" or products.method(self.dtype) == "torch":
+            return [self.stacked(names, rows, *row_shape)]
+        parts = []
+        for name, count in zip(names, rows, strict=True):
+            parts.append(self.checkpoint.tensor(name, (count, *row_shape)).to(self.dtype))
+            self.progress()
+        return parts
+
     def linear(self, modules: Sequence[str], rows: Sequence[int], columns: int, *, bias: bool = False, gated: bool = False) -> Linear:
         """One layer over the matrices of modules below one another: number i has the shape [rows[i], columns]."""
         offset = self.stacked([f"{module}.bias" for module in modules], rows) if bias else None
@@ -55,8 +68,7 @@ class Weights:
             parts = [self._quantized(module, count, columns) for module, count in zip(modules, rows, strict=True)]
             layer = QuantizedLinear(stack_weights(parts), offset, gated=gated, dtype=self.dtype)
         else:
-            matrices = [self._to_be_packed(f"{module}.weight", count, columns) for module, count in zip(modules, rows, strict=True)]
-            layer = PackedLinear(matrices, offset, gated=gated)
+            layer = PackedLinear(self.parts([f"{module}.weight" for module in modules], rows, columns), offset, gated=gated)
         self.checkpoint.release()
         return layer
 
@@ -82,13 +94,6 @@ class Weights:
         if unread:
             more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             raise ModelRefused(f"{self.checkpoint.config.path.parent}: the model has no place for tensor {unread[0]}{more}")
-
-    def _to_be_packed(self, name: str, *shape: int) -> Tensor:
-        """One tensor in the right type and place: that of the mapped file where it is packed into memory of its own anyhow."""
-        is_packed = self.device.type == "cpu" and products.method(self.dtype) != "torch"
-        tensor = self.checkpoint.tensor(name, shape).to(self.device, self.dtype, copy=not is_packed)
-        self.progress()
-        return tensor
 
     def _quantized(self, module: str, rows: int, columns: int) -> QuantizedWeight:
         if self.stored is not None:

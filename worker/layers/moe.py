@@ -31,7 +31,9 @@ class MoeShape:
         fused = prefix + "gate_up_proj"
         is_fused = fused in weights.checkpoint
         if not weights.is_quantized([prefix + "0.down_proj"]):
-            return PackedExperts(*(self._load_fused if is_fused else self._load_each)(weights, prefix))
+            experts = PackedExperts(*(self._load_fused if is_fused else self._load_each)(weights, prefix), self.num_experts)
+            weights.checkpoint.release()
+            return experts
         if is_fused:
             directory, only = weights.checkpoint.config.path.parent, f"{weights.quantization} is for experts that are stored one by one"
             raise ModelRefused(f"{directory}: tensor {fused} holds all experts; {only}")
@@ -45,16 +47,16 @@ class MoeShape:
             [weights.linear([name + "down_proj"], [hidden], inner) for name in modules],
         )
 
-    def _load_fused(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
-        gate_up = weights.tensor(prefix + "gate_up_proj", self.num_experts, 2 * self.inner_size, self.hidden_size)
-        return gate_up, weights.tensor(prefix + "down_proj", self.num_experts, self.hidden_size, self.inner_size)
+    def _load_fused(self, weights: Weights, prefix: str) -> tuple[list[Tensor], list[Tensor]]:
+        count, inner, hidden = self.num_experts, self.inner_size, self.hidden_size
+        gate_up = weights.parts([prefix + "gate_up_proj"], [count], 2 * inner, hidden)
+        return gate_up, weights.parts([prefix + "down_proj"], [count], hidden, inner)
 
-    def _load_each(self, weights: Weights, prefix: str) -> tuple[Tensor, Tensor]:
+    def _load_each(self, weights: Weights, prefix: str) -> tuple[list[Tensor], list[Tensor]]:
         experts, inner, hidden = range(self.num_experts), self.inner_size, self.hidden_size
         names = [f"{prefix}{expert}.{part}_proj.weight" for expert in experts for part in ("gate", "up")]
-        gate_up = weights.stacked(names, [inner] * len(names), hidden)
-        down = weights.stacked([f"{prefix}{expert}.down_proj.weight" for expert in experts], [hidden] * len(experts), inner)
-        return gate_up.view(-1, 2 * inner, hidden), down.view(-1, hidden, inner)
+        gate_up = weights.parts(names, [inner] * len(names), hidden)
+        return gate_up, weights.parts([f"{prefix}{expert}.down_proj.weight" for expert in experts], [hidden] * len(experts), inner)
 
 
 @dataclass(frozen=True, slots=True)
