@@ -20,15 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    import uvloop
-
     from control_plane.edge.config import read_config
-    from control_plane.edge.server import run_control_plane
-    from pypto_serving.process.start_up import StartUpError
+    from pypto_serving.process.start_up import StartUpError, needs_extra
 
     config = read_config(sys.argv[1:] if arguments is None else arguments)
     logs.configure(config.log_format, config.log_level)
     try:
+        with needs_extra("control-plane"):
+            import uvloop
+
+            from control_plane.edge.server import run_control_plane
         return uvloop.run(run_control_plane(config))
     except StartUpError as error:
         print(f"control plane: {error}", file=sys.stderr)

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(config: "WorkerConfig") -> int:
     from pypto_serving.process.listening import check_port
-    from pypto_serving.process.start_up import StartUpError
+    from pypto_serving.process.start_up import StartUpError, needs_extra
     from worker.host_memory import keep_freed_memory
 
     check_port(config.host, config.port)
@@ -46,7 +46,8 @@ def _run(config: "WorkerConfig") -> int:
     # torch would load torch-npu by itself, and fail without saying why: worker.device does both.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     # torch is behind this import, and those of _serve, and takes seconds.
-    from kernels.cpu.extension import SettingRefused
+    with needs_extra("worker"):
+        from kernels.cpu.extension import SettingRefused
 
     try:
         return _serve(config)

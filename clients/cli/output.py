@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class AnswerPrinter:
 
 
 def _waiting() -> "AbstractContextManager[Status | None]":
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or find_spec("rich") is None:
         return nullcontext()
     from rich.console import Console
 

@@ -1,5 +1,10 @@
 """The one error that ends a start-up with a clear line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OURS = ("control_plane", "worker", "kernels", "clients", "pypto_serving")
+
 
 class StartUpError(Exception):
     """A process cannot start; the message is one line for the person who started it.
@@ -10,3 +15,14 @@ class StartUpError(Exception):
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Raise StartUpError when something is imported that only an extra of the package installs, and that is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            raise
+        raise StartUpError(f"no package {error.name!r} here: pip install 'pypto-serving[{extra}]'") from None

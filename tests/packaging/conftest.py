@@ -43,6 +43,12 @@ class Installation:
         assert done.returncode == 0, f"{program} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def refused(self, program: str, *arguments: str) -> str:
+        """Run an installed program that ends with exit code 2, and return what it said on standard error."""
+        done = subprocess.run(self._command(program, *arguments), capture_output=True, text=True, **self._place({}))
+        assert done.returncode == 2, f"{program} {arguments}: {done.returncode}\n{done.stderr}"
+        return done.stderr
+
     @contextmanager
     def serving(self, program: str, *arguments: str) -> Iterator[dict[str, Any]]:
         """Run an installed server on free ports as long as the block does; gives the event of its start."""

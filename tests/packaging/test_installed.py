@@ -67,3 +67,9 @@ def test_installed_programs_serve_a_model(control_plane: Any, worker: Any, clien
             assert json.loads(told.splitlines()[-1])
             assert int(client.run("python", "-c", STREAM, server["address"])) > 1
     assert "/cpp-" in device["numerics_id"]
+
+
+@pytest.mark.parametrize(("program", "extra"), [("pypto-serving-control", "control-plane"), ("pypto-serving-worker", "worker")])
+def test_a_program_without_its_extra_says_which_one_it_needs(client: Any, program: str, extra: str) -> None:
+    result = client.refused(program, "--model", "/nowhere")
+    assert result.endswith(f"pip install 'pypto-serving[{extra}]'\n") and len(result.splitlines()) == 1
