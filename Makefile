@@ -33,7 +33,7 @@ NOT_ELSEWHERE := not kernels and not isa and not packaging
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-all test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,13 @@ test: $(READY) ## Run the tests
 test-fast: $(READY) ## Run the tests that take no more than seconds
 	$(PY) -m pytest -m "not slow and $(NOT_ELSEWHERE)"
 
+test-slow: $(READY) ## Run those that test-fast leaves out
+	$(PY) -m pytest -m "slow and $(NOT_ELSEWHERE)"
+
+coverage: $(READY) ## Run the tests of test-fast, and fail when they run fewer lines than the floor in pyproject.toml
+	$(PY) -m coverage run -m pytest -m "not slow and $(NOT_ELSEWHERE)"
+	$(PY) -m coverage report
+
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
 	CHAOS_FAULTS=200 $(PY) -m pytest -m "$(NOT_ELSEWHERE)" --hypothesis-profile=thorough --timeout 1200
 
@@ -124,7 +131,7 @@ test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
 	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
 
-check: lint typecheck proto-check test test-packaging ## What CI runs of everything that is open source
+check: lint typecheck proto-check coverage test-slow test-packaging ## What CI runs of everything that is open source
 
 check-kernels: test-kernels-fast bench-kernels ## What CI runs with PyPTO: its kernels, interpreted and priced
 
