@@ -77,6 +77,7 @@ lint: $(GENERATED) ## Check style, import rules and protos
 
 typecheck: $(GENERATED) ## Check the types
 	$(BIN)/mypy control_plane worker kernels clients pypto_serving scripts benchmarks hatch_build.py
+	MYPYPATH=tests $(BIN)/mypy tests/fakes tests/harness
 
 proto-check: $(GENERATED) ## Check that the protos break nobody since the previous commit
 	@if git rev-parse --quiet --verify HEAD~1 >/dev/null 2>&1; then $(BIN)/buf breaking --against '.git#ref=HEAD~1'; \

@@ -19,6 +19,7 @@ from torch import Tensor
 from worker.device import Device, select_device
 from worker.graphs.decode_graphs import Capture, DecodeGraphs
 from worker.graphs.shapes import GraphShape
+from worker.lanes.batch import Hidden
 from worker.limits import RunnerLimits
 from worker.models import Model, Placement, load_model
 from worker.runner import ForwardModel, ModelRunner
@@ -87,7 +88,8 @@ class Run:
         limits = RunnerLimits(self.model.description.vocab_size, PAGE * PAGES_PER_LANE, self.num_lanes, 8192)
         self.cache = self.model.allocate_cache([self.num_lanes * PAGES_PER_LANE] * len(self.model.cache_groups))
         self._recorder = RecordingModel(self.model)
-        placed, copy_to_host, graphs = self._recorder, stay_on_host, None
+        placed: ForwardModel = self._recorder
+        copy_to_host, graphs = stay_on_host, None
         if self.accelerator is not None:
             placed, copy_to_host = self.accelerator.place(self._recorder), self.accelerator.copy_to_host
             capture = self._counting(self.accelerator.new_capture())
@@ -117,10 +119,10 @@ class Run:
             tensor[pages] = torch.nan
 
     def _counting(self, capture: Capture) -> Capture:
-        def capture_and_count(launch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def capture_and_count(launch: Callable[[], Hidden]) -> Callable[[], Hidden]:
             replay = capture(launch)
 
-            def replay_and_count() -> Tensor:
+            def replay_and_count() -> Hidden:
                 self.num_replayed += 1
                 return replay()
 

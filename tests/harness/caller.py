@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -86,16 +87,16 @@ class Caller:
         self.channel = channel
         self.stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
-    async def ask(self, *prompt: str, **fields: object) -> Answer:
+    async def ask(self, *prompt: str, **fields: Any) -> Answer:
         """The answer to a request that is the same every time, streamed and whole."""
         streamed, whole = await self.stream(*prompt, **fields), await self.unary(*prompt, **fields)
         assert streamed.said == whole.said
         return streamed
 
-    async def unary(self, *prompt: str, **fields: object) -> Answer:
+    async def unary(self, *prompt: str, **fields: Any) -> Answer:
         return await self.unary_of(generation_spec(Request(*prompt, **fields)))
 
-    async def stream(self, *prompt: str, **fields: object) -> Answer:
+    async def stream(self, *prompt: str, **fields: Any) -> Answer:
         return await self.stream_of(generation_spec(Request(*prompt, **fields)))
 
     async def unary_of(self, spec: pb.GenerationSpec, timeout: float | None = None) -> Answer:
@@ -119,12 +120,12 @@ class Caller:
                 assert not choices and event.prompt_logprobs.first_index == len(entries)
                 entries += event.prompt_logprobs.entries
             else:
-                _take(getattr(event, kind), choices, num_resumed)
+                _take(getattr(event, kind or ""), choices, num_resumed)
         assert all(choice.HasField("finished") for choice in choices.values())
         deltas = [event.delta for event in events if event.HasField("delta")]
         return Answer(events[0].started, [choices[index] for index in sorted(choices)], entries, deltas)
 
-    async def refusal(self, *prompt: str, **fields: object) -> str:
+    async def refusal(self, *prompt: str, **fields: Any) -> str:
         """The message of INVALID_ARGUMENT that both ways of asking end with."""
         return await self.refusal_of(generation_spec(Request(*prompt, **fields)))
 

@@ -37,7 +37,7 @@ class Ask:
     seed: int
     prompt: tuple[int, ...]
     max_tokens: int
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     end_token_ids: frozenset[int] = frozenset()
     min_tokens: int = 0
     priority: int = 0
@@ -104,8 +104,9 @@ class HandWorker(LocalWorker):
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
-        self._groups, self._cache, self._junk = loaded.runner._model.cache_groups, loaded.runner._cache, junk
-        super().__init__(loaded, self.jobs, events, name)
+        model: Any = loaded.runner._model
+        self._groups, self._cache, self._junk = model.cache_groups, loaded.runner._cache, junk
+        super().__init__(loaded, self.jobs, events, name)  # type: ignore[arg-type]
 
     def submit(self, step: Step) -> None:
         super().submit(step)
@@ -199,7 +200,7 @@ class RealBench(Bench):
         self.num_pages, self.num_groups = num_pages, len(models[0].cache_groups)
         super().__init__(*(load_on(model, num_pages, streams) for model in models), **scheduler_options)
 
-    def join(self, description: LoadedRunner) -> HandWorker:
+    def join(self, description: LoadedRunner) -> HandWorker:  # type: ignore[override]
         kind = StreamWorker if self.streams else HandWorker
         worker = kind(description, self.engine, f"worker-{len(self.workers)}", self.junk)
         self.engine.worker_joined(worker)

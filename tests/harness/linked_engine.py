@@ -3,6 +3,7 @@
 import asyncio
 import time
 from types import TracebackType
+from typing import Any
 
 from fakes.control_plane.engine_doubles import RecordingMetrics, RecordingSink, make_request
 from fakes.worker.recorded_events import RecordedLinkMetrics
@@ -16,7 +17,7 @@ from control_plane.edge.worker_link.session import LinkContext
 from control_plane.engine.engine import Engine
 
 #: Short pauses and little patience, so that tests take milliseconds.
-_HASTE = {
+_HASTE: dict[str, Any] = {
     "redial": Backoff(0.005, 0.02),
     "refused": Backoff(0.01, 0.02),
     "handshake_seconds": 0.5,
@@ -31,7 +32,7 @@ class LinkedEngine:
     `links` are fields of LinkOptions, the other keywords those of SchedulerOptions.
     """
 
-    def __init__(self, *addresses: str, links: dict[str, object] | None = None, **scheduler_options: object) -> None:
+    def __init__(self, *addresses: str, links: dict[str, Any] | None = None, **scheduler_options: Any) -> None:
         settings = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
         self.sink = RecordingSink()
         self.link_metrics = RecordedLinkMetrics()
@@ -55,7 +56,7 @@ class LinkedEngine:
         """Workers that the engine may use."""
         return len(self.scheduler.replicas)
 
-    def submit(self, request_id: str, prompt: list[int], **changes: object) -> None:
+    def submit(self, request_id: str, prompt: list[int], **changes: Any) -> None:
         """Send a request; `changes` as for make_request."""
         self.engine.submit(make_request(request_id, prompt, arrival_time=time.monotonic(), **changes))
 

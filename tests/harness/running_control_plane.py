@@ -50,7 +50,7 @@ class RunningControlPlane:
         self.stop.request_stop()
         await self.task
         for channel in self.channels:
-            await channel.close()
+            await channel.close(None)
 
 
 @asynccontextmanager

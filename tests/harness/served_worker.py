@@ -43,6 +43,6 @@ class ServedWorker:
 
     async def stop(self) -> None:
         """Stop serving, and end the device thread."""
-        await self.channel.close()
+        await self.channel.close(None)
         await self.server.stop("the test is over")
         assert self.device.stop(timeout_seconds=10)

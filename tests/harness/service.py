@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import grpc.aio
@@ -66,7 +67,7 @@ class Service(Caller):
         self.script.outputs[unique] = list(output)
         return unique
 
-    async def scripted(self, output: Sequence[int] | bytes, name: str = "script", **fields: object) -> Answer:
+    async def scripted(self, output: Sequence[int] | bytes, name: str = "script", **fields: Any) -> Answer:
         """Ask both ways for a scripted output, in each of the three forms of a prompt, which must not matter."""
         name = self.plan(output, name)
         as_chat = {"messages": [{"role": "user", "content": f"{name}:"}]}
@@ -103,6 +104,7 @@ class Service(Caller):
     @property
     def num_admissions(self) -> int:
         """Sequences that the scripted worker was given."""
+        assert isinstance(self.worker, FakeWorker)
         return sum(len(step.admissions) for step in self.worker.steps)
 
     def num_ended(self, outcome: str) -> int:
@@ -120,7 +122,7 @@ async def status_of(call: Awaitable[object]) -> str:
 
 
 @asynccontextmanager
-async def scripted_service(model: Path, *flags: str, first_byte_id: int = 0, **options: object) -> AsyncIterator[Service]:
+async def scripted_service(model: Path, *flags: str, first_byte_id: int = 0, **options: Any) -> AsyncIterator[Service]:
     """A service whose worker follows a script; `options` are those of the fake worker."""
     script = Script(first_byte_id)
     fields = {"vocab_size": VOCAB_SIZE, "max_model_len": 256, "num_pages": 512, "max_lanes": 32, **options}

@@ -1,5 +1,7 @@
 """What surrounds an engine in tests: time, text, output, metrics, and builders for requests."""
 
+from typing import Any
+
 from fakes.worker.strict_worker import StrictWorker, describe
 
 from control_plane.core.options import SchedulerOptions
@@ -165,7 +167,7 @@ class Bench:
         self.metrics = metrics or RecordingMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**scheduler_options))
         self.engine = Engine(self.scheduler, self.sink, self.metrics, engine_options, self.clock)
-        self.workers: list[StrictWorker] = []
+        self.workers: list[Any] = []
         for description in descriptions or (describe(),):
             self.join(description)
 

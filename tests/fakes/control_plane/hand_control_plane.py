@@ -38,7 +38,8 @@ class HandControlPlane:
     """One Execute call."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._call = worker_pb2_grpc.WorkerServiceStub(channel).Execute()
+        # grpc-stubs knows calls without a request iterator no more than it knows EOF.
+        self._call: Any = worker_pb2_grpc.WorkerServiceStub(channel).Execute()  # type: ignore[call-arg]
         self.epoch = 0
 
     async def open(self, name: str = "cp-1", **fields: Any) -> pb.Welcome:
@@ -64,11 +65,12 @@ class HandControlPlane:
     async def read(self, *kinds: str) -> pb.ExecuteResponse:
         """The next frame of one of these kinds; raises AioRpcError with the status when the stream has ended."""
         async with asyncio.timeout(30):
-            while (frame := await self._call.read()) is not grpc.aio.EOF:
+            while isinstance(frame := await self._call.read(), pb.ExecuteResponse):
                 if frame.WhichOneof("frame") in kinds:
                     return frame
             call = self._call
-            raise grpc.aio.AioRpcError(await call.code(), grpc.aio.Metadata(), await call.trailing_metadata(), await call.details())
+            code, metadata, details = await call.code(), await call.trailing_metadata(), await call.details()
+            raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details, None)
 
     async def result(self) -> pb.StepResult:
         """The next result."""
@@ -78,7 +80,7 @@ class HandControlPlane:
         """Read to the end of the stream; returns its status and message."""
         async with asyncio.timeout(30):
             with suppress(grpc.aio.AioRpcError):
-                while await self._call.read() is not grpc.aio.EOF:
+                while isinstance(await self._call.read(), pb.ExecuteResponse):
                     pass
             return await self._call.code(), await self._call.details()
 

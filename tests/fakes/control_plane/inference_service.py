@@ -160,7 +160,7 @@ class FakeServer:
         self.service = service
         self._credentials, self._interceptors = credentials, interceptors
         self.port = 0
-        self.health = health.aio.HealthServicer()
+        self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._server: grpc.aio.Server | None = None
 
     @property

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import grpc.aio
 from fakes.text.tokenizers import EOS, byte_tokenizer
 
+from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import TokenLogprob
 from control_plane.edge.client_server import METHODS, ClientServer
 from control_plane.edge.config import StreamOptions
@@ -35,7 +37,7 @@ from control_plane.engine.ports import (
     SequenceDelta,
     SequenceFinished,
 )
-from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -43,7 +45,7 @@ VOCAB_SIZE = 320
 MAX_MODEL_LEN = 64
 
 
-def served_model(**changes: object) -> ServedModel:
+def served_model(**changes: Any) -> ServedModel:
     """A model with the byte tokenizer; `changes` are fields of ServedModel."""
     model = ServedModel(
         name="bytes",
@@ -161,13 +163,13 @@ class ScriptedControlPlane:
     def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
         return inference_pb2_grpc.InferenceServiceStub(self.channel)
 
-    async def generate(self, **spec: object) -> inference_pb2.GenerateResponse:
+    async def generate(self, **spec: Any) -> inference_pb2.GenerateResponse:
         return await self.stub.Generate(inference_pb2.GenerateRequest(spec=inference_pb2.GenerationSpec(**spec)))
 
-    def stream(self, **spec: object) -> "grpc.aio.UnaryStreamCall":
+    def stream(self, **spec: Any) -> "grpc.aio.UnaryStreamCall":
         return self.stub.GenerateStream(inference_pb2.GenerateStreamRequest(spec=inference_pb2.GenerationSpec(**spec)))
 
-    async def events(self, **spec: object) -> list[inference_pb2.GenerateStreamResponse]:
+    async def events(self, **spec: Any) -> list[inference_pb2.GenerateStreamResponse]:
         return [event async for event in self.stream(**spec)]
 
     def join_worker(self, max_model_len: int = MAX_MODEL_LEN) -> None:

@@ -61,7 +61,8 @@ class FakeRunner:
             raise ValueError(f"step {step.step_id} is cursed")
         lanes = [admission.lane for admission in step.admissions]
         generations = [admission.generation for admission in step.admissions]
-        output = StepOutput(step.step_id, _column(lanes), _column(generations), _column([7] * len(lanes)), digest=step.step_id)
+        tokens = _column([7] * len(lanes))
+        output = StepOutput(step.step_id, _column(lanes), np.array(generations, dtype=np.int64), tokens, digest=step.step_id)
         self.pending.append(FakePending(output, not self.has_stream, self.ready[step.step_id]))
         self.launched.release()
         return self.pending[-1]

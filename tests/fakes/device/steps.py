@@ -36,7 +36,7 @@ def worker_admission(lane: int = 0, token_ids: Sequence[int] = (1, 2, 3), **fiel
 
 def step(step_id: int = 1, chunks: dict[int, int] | None = None, **fields: Any) -> StepInput:
     """A step; columns may be given as lists, chunks as {lane: tokens}."""
-    columns = {name: ids(*fields.pop(name)) for name in _COLUMNS if name in fields}
+    columns: dict[str, Any] = {name: ids(*fields.pop(name)) for name in _COLUMNS if name in fields}
     chunks = chunks or {}
     return StepInput(step_id, chunk_lanes=ids(*chunks), chunk_tokens=ids(*chunks.values()), **columns, **fields)
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from worker.cache.kv_cache import CacheGroupSpec, KVCache
 from worker.lanes.batch import Batch, Hidden
-from worker.runner import ForwardModel
 from worker.transfers import HostCopies
 
 _READS: set[Callable[..., Any]] = {
@@ -44,7 +43,7 @@ def off_device(tensor: Tensor) -> Tensor:
 class StreamModel:
     """Another model, on the device."""
 
-    def __init__(self, model: ForwardModel) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
 
     @property

@@ -42,7 +42,7 @@ def mutate_order(random: Random, items: list[Any]) -> None:
         items.insert(other, items.pop(index))
 
 
-def _places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
+def _places(message: Message) -> Iterator[tuple[Message, Any]]:
     """Every field of `message` and of the messages in it."""
     for field in message.DESCRIPTOR.fields:
         yield message, field

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def changed(bases: Sequence[Message], values: Values, max_changes: int = 5) -> s
     return message()
 
 
-def _paths(descriptor: Descriptor, max_depth: int = 6) -> list[Path]:
+def _paths(descriptor: Any, max_depth: int = 6) -> list[Path]:
     """The way to every field, and to every field of messages in fields."""
     paths: list[Path] = []
     for field in descriptor.fields if max_depth else ():
@@ -93,7 +93,8 @@ def _change(draw: st.DrawFn, message: Message, path: Path, values: Values) -> No
 def _change_many(draw: st.DrawFn, many: Any, field: FieldDescriptor, values: Values) -> None:
     size = draw(st.sampled_from(_SIZES) if draw(st.integers(0, 7)) == 0 else st.integers(0, 3))
     if _is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        entry: Any = field.message_type
+        key, value = (entry.fields_by_name[name] for name in ("key", "value"))
         for index in range(size):
             _put(draw, many, draw(_scalar(key, values)) if index < 3 else _numbered(key, index), value, values)
     elif field.message_type is not None:
@@ -118,7 +119,8 @@ def _numbered(key: FieldDescriptor, index: int) -> Any:
 
 def _scalar(field: FieldDescriptor, values: Values) -> st.SearchStrategy[Any]:
     of_type = _SCALARS[field.type]
-    known = values.get(f"{field.containing_type.name}.{field.name}")
+    message: Any = field.containing_type
+    known = values.get(f"{message.name}.{field.name}")
     if known is None:
         return of_type
     usual = st.sampled_from([value for value in known if value is not None])

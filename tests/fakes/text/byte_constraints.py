@@ -24,7 +24,7 @@ class NoTrial:
 class HarmlessCompiler(ConstraintCompiler):
     """For grammars that are known to be harmless."""
 
-    _trial = NoTrial()
+    _trial = NoTrial()  # type: ignore[assignment]
 
     def __init__(self, tokenizer: Tokenizer, **limits: int) -> None:
         super().__init__(tokenizer, VOCAB_SIZE, frozenset({EOS, EOT}))

@@ -151,7 +151,8 @@ class FakeLanes:
     def _write_slots(self, number: int, lane: FakeLane, position: int) -> None:
         for group in range(len(self._page_tokens)):
             slot = self._slot(number, lane, group, position)
-            _require(slot is not None, f"lane {number} writes position {position} outside its window")
+            if slot is None:
+                raise LaneFault(f"lane {number} writes position {position} outside its window")
             self._slots[slot] = lane.prefix_hashes[position]
 
     def _check_slots(self, number: int, lane: FakeLane, num_positions: int) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -93,7 +94,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._is_frozen = False
         self._is_hanging = False
         self._progress = 0
-        self._outbox: asyncio.Queue[worker_pb2.ExecuteResponse | bytes | str | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()  # frames, bytes that are none, why to abort, None at the end
         self._queue: asyncio.Queue[worker_pb2.Step] = asyncio.Queue()
         self._unacknowledged: list[worker_pb2.StepResult] = []
         self._last_step_id = self._answered_step_id = 0
@@ -137,8 +138,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Execute(
         self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[worker_pb2.ExecuteResponse | bytes]:
-        """One session."""
+    ) -> AsyncIterator[Any]:
+        """One session, in frames and bytes that are none."""
+        frame: Any
         hello = (await anext(request_iterator)).hello
         self.hellos.append(hello)
         await self._refuse_strangers(hello, context)
@@ -312,10 +314,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         await self.kill()
         await self.start()
 
-    def _frame(self, **frame: object) -> worker_pb2.ExecuteResponse:
+    def _frame(self, **frame: Any) -> worker_pb2.ExecuteResponse:
         return worker_pb2.ExecuteResponse(epoch=self._epoch + self._epoch_error, **frame)
 
-    def _send(self, **frame: object) -> None:
+    def _send(self, **frame: Any) -> None:
         self._outbox.put_nowait(self._frame(**frame))
 
 

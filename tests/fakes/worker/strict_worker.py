@@ -75,7 +75,9 @@ def solo(prompt, max_tokens: int, end_token_ids=frozenset(), min_tokens: int = 0
 
 def prompt_logprob(token_ids, index: int) -> float:
     """Log probability that the fake model reports for the prompt token at `index`."""
-    return -1.0 - next_token(token_ids[:index])
+    token_id = next_token(token_ids[:index])
+    assert token_id is not None
+    return -1.0 - token_id
 
 
 Key = tuple[int, int, int]  # group, partition, page
