@@ -1,7 +1,9 @@
-"""Every case that this service promises to handle has a test with its name."""
+"""Every case that this service promises to handle has a test with its name, and a line in docs/cases.md."""
 
 import re
 from pathlib import Path
+
+_TESTS = Path(__file__).parent
 
 _NUM_CASES = {"txt": 7, "stop": 11, "val": 14, "smp": 7, "lpu": 7, "idn": 4, "pfx": 8, "chk": 8, "met": 5, "mod": 14}
 _NUM_CASES |= {"can": 9, "wrk": 9, "kvx": 6, "rpc": 8, "ops": 8, "sch": 6, "tpl": 9, "tkz": 10}
@@ -13,9 +15,21 @@ _CASES |= {f"{area}_{number:02}" for area, numbers in _FINISHED.items() for numb
 
 
 def test_every_case_has_a_test() -> None:
-    texts = (path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
-    names = [name for text in texts for name in re.findall(r"^ *(?:async )?def test_(\w+)", text, re.MULTILINE)]
     areas = "|".join({*_NUM_CASES, *_FINISHED, "gwy"})
-    tested = {case for name in names for case in re.findall(rf"(?:{areas})_\d\d(?=_|$)", name)}
+    tested = {case for name in _names_of_tests() for case in re.findall(rf"(?:{areas})_\d\d(?=_|$)", name)}
     assert not sorted(_CASES - tested)
     assert not sorted(tested - _CASES - _GATEWAY), "these cases do not exist"
+
+
+def test_every_case_has_a_line_that_names_a_test() -> None:
+    page = (_TESTS.parent / "docs" / "cases.md").read_text()
+    lines = re.findall(r"^\| ([A-Z]+-\d\d) \| .+ \| `test_(\w+)` \|$", page, re.MULTILINE)
+    cases = [case.lower().replace("-", "_") for case, _ in lines]
+    assert len(cases) == len(set(cases)) and _CASES <= set(cases) <= _CASES | _GATEWAY
+    names = set(_names_of_tests())
+    assert not [name for case, (_, name) in zip(cases, lines, strict=True) if case not in name or name not in names]
+
+
+def _names_of_tests() -> list[str]:
+    texts = (path.read_text() for path in _TESTS.rglob("test_*.py"))
+    return [name for text in texts for name in re.findall(r"^ *(?:async )?def test_(\w+)", text, re.MULTILINE)]
