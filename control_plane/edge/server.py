@@ -23,6 +23,7 @@ from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.admission.prompt import PromptEncoder
 from control_plane.edge.service.admission.resume import Replayer
+from control_plane.edge.service.errors import SHUTTING_DOWN
 from control_plane.edge.service.inference_service import InferenceService, ServerDescription
 from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
@@ -122,7 +123,7 @@ class ControlPlane:
             await asyncio.sleep(_IDLE_POLL_SECONDS)
         if len(live):
             _log.warning("requests cut off", extra={"requests": len(live)})
-            live.fail_all("the engine failed" if engine.failed.done() else "the server is shutting down")
+            live.fail_all("the engine failed" if engine.failed.done() else SHUTTING_DOWN)
 
     def _engine_options(self, model: ServedModel, access: Access) -> EngineThreadOptions:
         config = self._config

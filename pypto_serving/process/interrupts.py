@@ -1,4 +1,4 @@
-"""Signals while nobody listens."""
+"""Signals while no event loop runs: during the imports, and after its end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The one error that ends a start-up with a clear line."""
+"""The error that ends a start-up, with one line for the person who started it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ _OURS = ("control_plane", "worker", "kernels", "clients", "pypto_serving")
 
 
 class StartUpError(Exception):
-    """A process cannot start; the message is one line for the person who started it.
+    """A process cannot start; the message is one line that names what is wrong.
 
     `exit_code` is 2 for a wrong configuration or model, and 1 for anything else.
     """

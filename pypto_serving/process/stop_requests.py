@@ -1,4 +1,4 @@
-"""Signals that end the process, and the one that does not."""
+"""SIGTERM, SIGINT and SIGHUP while the event loop runs."""
 
 import asyncio
 import logging

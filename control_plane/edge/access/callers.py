@@ -20,7 +20,7 @@ class PriorityRange:
         return f"{self.low}..{self.high}"
 
 
-#: Nobody may go before those who say nothing.
+#: Without --priorities no request goes before those that set no priority.
 DEFAULT_PRIORITIES = PriorityRange(0, _MAX_INT32)
 
 

@@ -24,7 +24,7 @@ _REFUSAL = "this server asks for a key that it knows, as the header `authorizati
 
 
 class Keys:
-    """Some keys, of which any one will do. How long a check takes says nothing about them."""
+    """The keys that one port accepts. How long a check takes says nothing about them."""
 
     def __init__(self, callers: Iterable[tuple[bytes, Caller]]) -> None:
         """Keys, and whom each of them stands for."""

@@ -69,7 +69,9 @@ async def _answer(question: Awaitable[_R]) -> _R:
     try:
         return await asyncio.wait_for(question, _ENGINE_SECONDS)
     except TimeoutError:
-        raise Unavailable(f"the engine has not answered for {_ENGINE_SECONDS:g} s") from None
+        raise Unavailable(
+            f"the engine has not answered for {_ENGINE_SECONDS:g} s; is the health service's `liveness` still SERVING?"
+        ) from None
 
 
 def _worker(worker: WorkerSnapshot) -> admin_pb2.WorkerState:

@@ -10,6 +10,9 @@ import grpc.aio
 
 from control_plane.engine.ports import Failure, RequestFailed
 
+#: What calls hear that come, or still wait, when the server drains.
+SHUTTING_DOWN = "the server is shutting down: send the request to another one"
+
 #: A client's own clock ends its call a little before ours would.
 _TOLERANCE_SECONDS = 0.05
 
@@ -85,7 +88,7 @@ class DeadlineExceeded(RequestError):
 
 
 class InternalError(RequestError):
-    """Our bug."""
+    """A defect of the server."""
 
     code = grpc.StatusCode.INTERNAL
 

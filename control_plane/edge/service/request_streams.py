@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from control_plane.edge.config import StreamOptions
-from control_plane.edge.service.errors import AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
+from control_plane.edge.service.errors import SHUTTING_DOWN, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
 from control_plane.edge.service.request_stream import Backlog, RequestStream, UnwrittenTotal
 from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
 
@@ -57,7 +57,7 @@ class RequestStreams:
     def require_open(self) -> None:
         """Raise Unavailable once the server drains."""
         if self._is_closed:
-            raise Unavailable("the server is shutting down")
+            raise Unavailable(SHUTTING_DOWN)
 
     def publish(self, outputs: Sequence[Output]) -> None:
         """Hand the output of a pass of the engine's loop to the calls; called on the engine's thread, and hops once for all of it."""
@@ -96,9 +96,13 @@ class RequestStreams:
 
     def give_up(self, stream: RequestStream) -> None:
         """End the call of a client that takes nothing."""
-        seconds = self.options.slow_reader_seconds
-        reason = ReaderTooSlow(f"the client has read nothing for {seconds:g} s, which is the limit")
-        stream.interrupt(Unavailable("the server is shutting down, and the client reads too slowly") if self._is_closed else reason)
+        if self._is_closed:
+            stream.interrupt(Unavailable("the server is shutting down, and the client reads too slowly: resume the request on another one"))
+        else:
+            seconds = self.options.slow_reader_seconds
+            stream.interrupt(
+                ReaderTooSlow(f"the client has read nothing for {seconds:g} s, which is the limit: read faster, or resume later")
+            )
 
     def close(self) -> None:
         """Refuse new requests, and end those that wait for slow clients."""
@@ -132,7 +136,9 @@ class RequestStreams:
         """A live request with this id goes if the newcomer takes it over, and has its key. Until one of those does it keeps the id."""
         while (live := self._streams.get(request.request_id)) is not None:
             if not (request.takes_over and hmac.compare_digest(live.request.resume_key, request.resume_key)):
-                raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request")
+                raise AlreadyExists(
+                    f"request_id {request.request_id!r} is in use by a live request: choose another one, or resume the request with its key"
+                )
             if live.ended.is_set():
                 return
             reason = Cancelled("request taken over by a resume")

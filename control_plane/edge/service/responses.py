@@ -132,7 +132,7 @@ def _finite(logprob: float) -> float:
 
 
 class DeltaGatherer:
-    """Joins deltas until there are enough tokens for a message. Log probabilities of the prompt are no affair of it."""
+    """Joins deltas until there are enough tokens for a message. Log probabilities of the prompt do not come here."""
 
     def __init__(self, builder: ResponseBuilder, output: inference_pb2.OutputOptions) -> None:
         self._builder = builder

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from control_plane.edge.service.errors import ResourceExhausted, Unavailable
+from control_plane.edge.service.errors import SHUTTING_DOWN, ResourceExhausted, Unavailable
 
 
 class ContextLimit:
@@ -36,16 +36,17 @@ class ContextLimit:
         if not self._decided.is_set():
             await self._wait()
         if self._is_closed and not self.tokens:
-            raise Unavailable("the server is shutting down")
+            raise Unavailable(SHUTTING_DOWN)
         return self.tokens
 
     async def _wait(self) -> None:
         if self._num_waiting >= self._max_waiting:
-            raise ResourceExhausted(f"{self._num_waiting} requests wait for a worker, which is the limit", retry_after_seconds=1.0)
+            waiting = f"{self._num_waiting} requests wait for a worker, limit {self._max_waiting}"
+            raise ResourceExhausted(f"{waiting}; retry in 1.0 s", retry_after_seconds=1.0)
         self._num_waiting += 1
         try:
             await asyncio.wait_for(self._decided.wait(), self._grace_seconds)
         except TimeoutError:
-            raise Unavailable(f"no worker came into session within {self._grace_seconds:g} s") from None
+            raise Unavailable(f"no worker came into session within {self._grace_seconds:g} s; try again when one is there") from None
         finally:
             self._num_waiting -= 1

@@ -189,7 +189,8 @@ def _arguments(arguments: Mapping[str, inference_pb2.TemplateValue], path: str) 
     values = {}
     for name, value in arguments.items():
         if len(name) > _MAX_ARGUMENT_NAME or not _NAME.fullmatch(name):
-            raise InvalidArgument(f"{path}: {name[:_MAX_ARGUMENT_NAME]!r} is no name of at most {_MAX_ARGUMENT_NAME} letters and digits")
+            shown = repr(name[:_MAX_ARGUMENT_NAME])
+            raise InvalidArgument(f"{path}: {shown} is no name: at most {_MAX_ARGUMENT_NAME} letters, digits and _, and no digit first")
         if name in RESERVED_ARGUMENTS or name.endswith("_token"):
             raise InvalidArgument(f"{path}: {name!r} is set by the server, must be absent")
         values[name] = _value(value, f"{path}[{name!r}]")
@@ -264,7 +265,7 @@ def _check_whole(text: str, path: str) -> None:
 
 def _finite(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidArgument(f"{path} holds a number that is none or beyond 1.8e308, must be finite")
+        raise InvalidArgument(f"{path} holds NaN, an infinity or a number beyond 1.8e308, must be finite")
     return value
 
 

@@ -161,7 +161,7 @@ def nested(depth: int) -> pb.TemplateValue:
     [
         (nested(33), "chat.template_arguments['x'][0]"),
         (values(pb.TemplateValue()), "chat.template_arguments['x'][0] has no value"),
-        (values(pb.TemplateValue(double_value=float("nan"))), "chat.template_arguments['x'][0] holds a number that is none"),
+        (values(pb.TemplateValue(double_value=float("nan"))), "chat.template_arguments['x'][0] holds NaN, an infinity or a number beyond"),
         (values(pb.TemplateValue(string_value="y" * (1 << 19))), "chat: tools, documents, arguments of tool calls, and lists"),
         (values(*[pb.TemplateValue(bool_value=True)] * (1 << 19)), "chat: tools, documents, arguments of tool calls, and lists"),
     ],
