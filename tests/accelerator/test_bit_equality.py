@@ -36,7 +36,7 @@ def launching(accelerator: Accelerator, model: Model) -> Run:
 @pytest.fixture(scope="module")
 def replaying(accelerator: Accelerator, model: Model) -> Run:
     if not model.is_capturable:
-        pytest.skip("the experts can not be captured")
+        pytest.skip("the experts cannot be captured")
     return Run(model, _NUM_LANES, accelerator, _SHAPES)
 
 
@@ -49,7 +49,7 @@ def launching_ahead(accelerator: Accelerator, model: Model) -> Run:
 @pytest.fixture(scope="module")
 def replaying_ahead(accelerator: Accelerator, model: Model) -> Run:
     if not model.is_capturable:
-        pytest.skip("the experts can not be captured")
+        pytest.skip("the experts cannot be captured")
     return Run(model, _NUM_LANES, accelerator, _SHAPES, steps_in_flight=2)
 
 
@@ -163,7 +163,7 @@ def test_padding_of_nan_reaches_no_row(accelerator: Accelerator, poisonous: Mode
 
 def test_sequences_that_no_graph_has_room_for_are_launched(accelerator: Accelerator, model: Model, alone: Drawn) -> None:
     if not model.is_capturable:
-        pytest.skip("the experts can not be captured")
+        pytest.skip("the experts cannot be captured")
     run = Run(model, _NUM_LANES, accelerator, (GraphShape(8, PAGE),))
     num_replayed = run.num_replayed
     assert_same(run([request(lane) for lane in range(9)]), alone)

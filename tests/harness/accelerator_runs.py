@@ -63,7 +63,7 @@ class Accelerator:
         return self.device.copy_to_host(tensors) if self.is_real else LateCopies()(tensors)
 
     def place(self, model: ForwardModel) -> ForwardModel:
-        """The model, whose results the host can not read by accident."""
+        """The model, whose results the host cannot read by accident."""
         return model if self.is_real else StreamModel(model)
 
     def load(self, directory: Path, dtype: str) -> Model:

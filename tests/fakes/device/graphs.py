@@ -15,9 +15,9 @@ _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "repe
 
 class _NoWord(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert not func.name().removeprefix("aten::").startswith(_WAITING), f"{func.name()} can not be captured"
+        assert not func.name().removeprefix("aten::").startswith(_WAITING), f"{func.name()} cannot be captured"
         if func.name().startswith(("aten::index.Tensor", "aten::index_put")):
-            assert all(index is None or index.dtype != torch.bool for index in args[1]), f"{func.name()} by a mask can not be captured"
+            assert all(index is None or index.dtype != torch.bool for index in args[1]), f"{func.name()} by a mask cannot be captured"
         return func(*args, **(kwargs or {}))
 
 

@@ -1,4 +1,4 @@
-"""A device with its own stream, played by the CPU: its tensors can not be read by the host, and what is copied there comes late."""
+"""A device with its own stream, played by the CPU: its tensors cannot be read by the host, and what is copied there comes late."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -57,7 +57,7 @@ def not_a_number() -> list[float]:
 
 
 def broken_then_good() -> None:
-    """A launch that can not be compiled, and in the same process one that could."""
+    """A launch that cannot be compiled, and in the same process one that could."""
     from kernels.pypto.linear import linear_kernel
     from kernels.testing.interpreter import interpreted
 
