@@ -10,14 +10,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from pypto_serving.wire.checks import is_unknown_kind
+from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames.description import WorkerDescription
-from worker.service.frames.frame_error import FrameError
 from worker.service.frames.greeting import check_hello, common_version, encode_welcome
 from worker.service.frames.results import encode_failure, encode_result
 from worker.service.frames.steps import decode_step

@@ -7,10 +7,10 @@ from fakes.control_plane.hand_control_plane import wire_admission
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import NO_PAGE, pack_floats, pack_ids, unpack_floats, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription
-from worker.service.frames.frame_error import FrameError
 from worker.service.frames.greeting import encode_welcome
 from worker.service.frames.results import encode_failure, encode_result
 from worker.service.frames.steps import decode_step
@@ -111,7 +111,7 @@ def test_absent_prompt_logprobs_stay_absent() -> None:
     ("frame", "message"),
     [
         (pb.Step(), "step.step_id: 0"),
-        (admit(generation_high=2**31), "step.admissions.generation: 9223372036854775809, allowed are 0 to 9223372036854775807"),
+        (admit(generation_high=2**31), "step.admissions.generation: 9223372036854775809, must be from 0 to 9223372036854775807"),
         (pb.Step(step_id=2, acked_step_id=2), "step.acked_step_id: 2 is not below the step's own id 2"),
         (pb.Step(step_id=1, released_lanes=ids(4)), "step.released_lanes: 4 is not below 4"),
         (pb.Step(step_id=1, released_lanes=b"12345"), "step.released_lanes: 5 bytes are not a whole number of uint32"),
@@ -134,16 +134,16 @@ def test_absent_prompt_logprobs_stay_absent() -> None:
         (pb.Step(step_id=1, masks=[pb.LaneMask(lane=4, allowed=b"1" * 13)]), "step.masks.lane: 4"),
         (pb.Step(step_id=1, masks=[pb.LaneMask(lane=0, allowed=b"1" * 12)]), "step.masks.allowed: 12 bytes"),
         (pb.Step(step_id=1, masks=[pb.LaneMask(lane=0, allowed=b"1" * 13)] * 2), "step.masks.lane: names a lane twice"),
-        (pb.Step(step_id=1, masks=[pb.LaneMask()] * 5), "step.masks (number): 5, allowed are 0 to 4"),
-        (pb.Step(step_id=1, admissions=[pb.LaneAdmission()] * 5), "step.admissions (number): 5, allowed are 0 to 4"),
-        (admit(lane=4), "step.admissions.lane: 4, allowed are 0 to 3"),
+        (pb.Step(step_id=1, masks=[pb.LaneMask()] * 5), "step.masks (number): 5, must be from 0 to 4"),
+        (pb.Step(step_id=1, admissions=[pb.LaneAdmission()] * 5), "step.admissions (number): 5, must be from 0 to 4"),
+        (admit(lane=4), "step.admissions.lane: 4, must be from 0 to 3"),
         (admit(token_ids=[5, 100]), "step.admissions.token_ids: 100 is not below 100"),
         (admit(token_ids=[], num_prompt_tokens=1), "step.admissions.token_ids (length): 0"),
         (admit(token_ids=[1] * 65), "step.admissions.token_ids (length): 65"),
         (admit(num_prompt_tokens=0), "step.admissions.num_prompt_tokens: 0"),
-        (admit(num_prompt_tokens=4), "step.admissions.num_prompt_tokens: 4, allowed are 1 to 3"),
-        (admit(num_computed_tokens=3), "step.admissions.num_computed_tokens: 3, allowed are 0 to 2"),
-        (admit(final_length=2), "step.admissions.final_length: 2, allowed are 3 to 64"),
+        (admit(num_prompt_tokens=4), "step.admissions.num_prompt_tokens: 4, must be from 1 to 3"),
+        (admit(num_computed_tokens=3), "step.admissions.num_computed_tokens: 3, must be from 0 to 2"),
+        (admit(final_length=2), "step.admissions.final_length: 2, must be from 3 to 64"),
         (admit(final_length=65), "step.admissions.final_length: 65"),
         (admit(partition=2), "step.admissions.partition: 2"),
         (admit(end_token_ids=ids(100)), "step.admissions.end_token_ids: 100"),
@@ -152,7 +152,7 @@ def test_absent_prompt_logprobs_stay_absent() -> None:
         (admit(page_tables=tables([NO_PAGE], [0])), "step.admissions.page_tables (full): 4294967295 is not below 8"),
         (admit(page_tables=tables([0], [6])), "step.admissions.page_tables (sliding): 6 is not below 6"),
         (admit(page_tables=tables([0], [0, NO_PAGE])), "step.admissions.page_tables (sliding): 4294967295 is not below 6"),
-        (admit(page_tables=tables([0] * 5, [0])), "step.admissions.page_tables (full) (length): 5, allowed are 0 to 4"),
+        (admit(page_tables=tables([0] * 5, [0])), "step.admissions.page_tables (full) (length): 5, must be from 0 to 4"),
         (admit(sampling=None), "step.admissions.sampling: missing"),
         (admit(sampling=sampling(temperature=float("nan"))), "step.admissions.sampling.temperature: nan is not finite"),
         (admit(sampling=sampling(temperature=-1.0)), "step.admissions.sampling.temperature: -1.0"),

@@ -20,7 +20,7 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
         ),
         ({"protocol_version": 3, "min_protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION, "hello.min_protocol_version: 2;"),
         ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION, "hello.protocol_version: 0"),
-        ({"features": ["f"] * 65}, grpc.StatusCode.INVALID_ARGUMENT, "hello.features: 65 names, limit 64"),
+        ({"features": ["f"] * 65}, grpc.StatusCode.INVALID_ARGUMENT, r"hello.features \(number\): 65, must be from 0 to 64"),
         (
             {"model_fingerprint": "e"},
             grpc.StatusCode.FAILED_PRECONDITION,
@@ -28,8 +28,8 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
         ),
         ({"model_fingerprint": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.model_fingerprint: empty"),
         ({"name": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: empty"),
-        ({"name": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: 300 characters, limit 256"),
-        ({"name": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "not printable"),
+        ({"name": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: 'x{256}', must be 1 to 256 printable characters"),
+        ({"name": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "must be 1 to 256 printable characters"),
     ],
 )
 async def test_wrong_hello_is_refused(rig: Rig, fields: dict[str, str], code: grpc.StatusCode, message: str) -> None:

@@ -4,21 +4,18 @@ import math
 
 import numpy as np
 
-from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_floats
+from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
+from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_finite, unpack_ids, unpack_ids_below
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
 from pypto_serving.wire.generations import MAX_GENERATION, generation_of
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.service.frames.description import WorkerDescription
-from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids_below, max_table_length
-from worker.service.frames.frame_error import FrameError
+from worker.service.frames.description import WorkerDescription, max_table_length
 from worker.step import CacheGroup, LaneAdmission, LaneSampling
-
-_MAX_UINT32 = 0xFFFFFFFF
 
 
 def decode_admissions(step: pb.Step, worker: WorkerDescription) -> tuple[LaneAdmission, ...]:
     check_range("step.admissions (number)", len(step.admissions), 0, worker.max_lanes)
-    check_distinct([admission.lane for admission in step.admissions], "step.admissions.lane")
+    check_distinct("step.admissions.lane", [admission.lane for admission in step.admissions])
     return tuple(_admission(admission, worker) for admission in step.admissions)
 
 
@@ -26,7 +23,7 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
     field = "step.admissions"
     if not admission.HasField("sampling"):
         raise FrameError(f"{field}.sampling: missing; every lane says how its tokens are drawn")
-    token_ids = ids_below(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
+    token_ids = unpack_ids_below(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
     check_range(f"{field}.lane", admission.lane, 0, worker.max_lanes - 1)
     check_range(f"{field}.token_ids (length)", len(token_ids), 1, worker.max_model_len)
     check_range(f"{field}.num_prompt_tokens", admission.num_prompt_tokens, 1, len(token_ids))
@@ -42,7 +39,7 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
         num_computed_tokens=admission.num_computed_tokens,
         final_length=admission.final_length,
         min_length=admission.min_length,
-        end_token_ids=ids_below(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
+        end_token_ids=unpack_ids_below(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
         page_tables=_page_tables(admission, worker),
         partition=admission.partition,
         sampling=_sampling(admission.sampling, worker.vocab_size),
@@ -59,7 +56,7 @@ def _page_tables(admission: pb.LaneAdmission, worker: WorkerDescription) -> tupl
 
 def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescription) -> Ids:
     field = f"step.admissions.page_tables ({group.name})"
-    pages = ids_below(table.page_ids, field, _MAX_UINT32 + 1)
+    pages = unpack_ids(table.page_ids, field)
     check_range(f"{field} (length)", len(pages), 0, max_table_length(group, worker))
     num_gone = 0 if group.window_tokens is None else int(np.count_nonzero(pages == NO_PAGE))  # they come first
     held = pages[num_gone:]
@@ -100,12 +97,7 @@ def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
 
 def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
     ids_field, values_field = "step.admissions.sampling.bias_token_ids", "step.admissions.sampling.bias_values"
-    token_ids = ids_below(sampling.bias_token_ids, ids_field, vocab_size)
-    try:
-        values = unpack_floats(sampling.bias_values, values_field)
-    except ValueError as error:
-        raise FrameError(str(error)) from None
-    check_equal_lengths({ids_field: len(token_ids), values_field: len(values)})
-    if not np.isfinite(values).all():
-        raise FrameError(f"{values_field}: {values[~np.isfinite(values)][0]} is not finite")
+    token_ids = unpack_ids_below(sampling.bias_token_ids, ids_field, vocab_size)
+    values = unpack_finite(sampling.bias_values, values_field)
+    check_equal_lengths({ids_field: token_ids, values_field: values})
     return token_ids, values

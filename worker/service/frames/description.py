@@ -22,3 +22,8 @@ class WorkerDescription:
     num_partitions: int
     cache_groups: tuple[CacheGroup, ...]
     weights_digest: Callable[[], str] = str  # empty until it is known
+
+
+def max_table_length(group: CacheGroup, worker: WorkerDescription) -> int:
+    """Most entries of a page table."""
+    return -(-worker.max_model_len // group.page_tokens)

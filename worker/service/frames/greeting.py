@@ -1,9 +1,9 @@
 """Hello and Welcome."""
 
-from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MAX_NAME_LENGTH, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.wire.checks import FrameError, check_name, check_range
+from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription
-from worker.service.frames.frame_error import FrameError
 from worker.step import CacheGroup
 
 
@@ -14,13 +14,9 @@ def check_hello(hello: pb.Hello) -> None:
     if not hello.model_fingerprint:
         raise FrameError("hello.model_fingerprint: empty; it has to be that of the model served")
     for field in ("control_plane_id", "model_fingerprint", "resume_incarnation"):
-        length = len(getattr(hello, field))
-        if length > MAX_NAME_LENGTH:
-            raise FrameError(f"hello.{field}: {length} characters, limit {MAX_NAME_LENGTH}")
-        if not getattr(hello, field).isprintable():
-            raise FrameError(f"hello.{field}: {getattr(hello, field)!r} is not printable")
-    if len(hello.features) > MAX_FEATURES:
-        raise FrameError(f"hello.features: {len(hello.features)} names, limit {MAX_FEATURES}")
+        if getattr(hello, field):
+            check_name(f"hello.{field}", getattr(hello, field))
+    check_range("hello.features (number)", len(hello.features), 0, MAX_FEATURES)
 
 
 def common_version(hello: pb.Hello) -> int:

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from pypto_serving.wire.columns import NO_PAGE, Ids
+from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
+from pypto_serving.wire.columns import NO_PAGE, Ids, unpack_ids_below
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.admissions import decode_admissions
-from worker.service.frames.description import WorkerDescription
-from worker.service.frames.fields import check_distinct, check_equal_lengths, check_range, ids_below, max_table_length
-from worker.service.frames.frame_error import FrameError
+from worker.service.frames.description import WorkerDescription, max_table_length
 from worker.step import StepInput
 
 
@@ -20,8 +19,8 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
         raise FrameError("step.step_id: 0; the first step is 1")
     if step.acked_step_id >= step.step_id:
         raise FrameError(f"step.acked_step_id: {step.acked_step_id} is not below the step's own id {step.step_id}")
-    released = ids_below(step.released_lanes, "step.released_lanes", worker.max_lanes)
-    check_distinct(released, "step.released_lanes")
+    released = unpack_ids_below(step.released_lanes, "step.released_lanes", worker.max_lanes)
+    check_distinct("step.released_lanes", released)
     chunk_lanes, chunk_tokens = _chunks(step, worker)
     grown_lanes, grown_groups, grown_pages = _growth(step, worker)
     trimmed_lanes, trimmed_groups, trimmed_entries = _trims(step, worker)
@@ -42,10 +41,10 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
 
 
 def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:
-    lanes = ids_below(step.chunk_lanes, "step.chunk_lanes", worker.max_lanes)
-    tokens = ids_below(step.chunk_tokens, "step.chunk_tokens", worker.max_step_tokens + 1)
-    check_equal_lengths({"step.chunk_lanes": len(lanes), "step.chunk_tokens": len(tokens)})
-    check_distinct(lanes, "step.chunk_lanes")
+    lanes = unpack_ids_below(step.chunk_lanes, "step.chunk_lanes", worker.max_lanes)
+    tokens = unpack_ids_below(step.chunk_tokens, "step.chunk_tokens", worker.max_step_tokens + 1)
+    check_equal_lengths({"step.chunk_lanes": lanes, "step.chunk_tokens": tokens})
+    check_distinct("step.chunk_lanes", lanes)
     total = int(tokens.sum(dtype=np.uint64))
     if total > worker.max_step_tokens:
         raise FrameError(f"step.chunk_tokens: {total} tokens in all, limit {worker.max_step_tokens}")
@@ -53,10 +52,10 @@ def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:
 
 
 def _growth(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
-    lanes = ids_below(step.grown_lanes, "step.grown_lanes", worker.max_lanes)
-    groups = ids_below(step.grown_groups, "step.grown_groups", len(worker.cache_groups))
-    pages = ids_below(step.grown_pages, "step.grown_pages", NO_PAGE)
-    check_equal_lengths({"step.grown_lanes": len(lanes), "step.grown_groups": len(groups), "step.grown_pages": len(pages)})
+    lanes = unpack_ids_below(step.grown_lanes, "step.grown_lanes", worker.max_lanes)
+    groups = unpack_ids_below(step.grown_groups, "step.grown_groups", len(worker.cache_groups))
+    pages = unpack_ids_below(step.grown_pages, "step.grown_pages", NO_PAGE)
+    check_equal_lengths({"step.grown_lanes": lanes, "step.grown_groups": groups, "step.grown_pages": pages})
     _check_pages(pages, groups, worker)
     return lanes, groups, pages
 
@@ -70,10 +69,10 @@ def _check_pages(pages: Ids, groups: Ids, worker: WorkerDescription) -> None:
 
 
 def _trims(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
-    lanes = ids_below(step.trimmed_lanes, "step.trimmed_lanes", worker.max_lanes)
-    groups = ids_below(step.trimmed_groups, "step.trimmed_groups", len(worker.cache_groups))
-    entries = ids_below(step.trimmed_entries, "step.trimmed_entries", NO_PAGE)
-    check_equal_lengths({"step.trimmed_lanes": len(lanes), "step.trimmed_groups": len(groups), "step.trimmed_entries": len(entries)})
+    lanes = unpack_ids_below(step.trimmed_lanes, "step.trimmed_lanes", worker.max_lanes)
+    groups = unpack_ids_below(step.trimmed_groups, "step.trimmed_groups", len(worker.cache_groups))
+    entries = unpack_ids_below(step.trimmed_entries, "step.trimmed_entries", NO_PAGE)
+    check_equal_lengths({"step.trimmed_lanes": lanes, "step.trimmed_groups": groups, "step.trimmed_entries": entries})
     _check_trims(entries, groups, worker)
     return lanes, groups, entries
 
@@ -94,5 +93,5 @@ def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:
         check_range("step.masks.lane", mask.lane, 0, worker.max_lanes - 1)
         if len(mask.allowed) != num_bytes:
             raise FrameError(f"step.masks.allowed: {len(mask.allowed)} bytes, a mask over {worker.vocab_size} tokens has {num_bytes}")
-    check_distinct([mask.lane for mask in step.masks], "step.masks.lane")
+    check_distinct("step.masks.lane", [mask.lane for mask in step.masks])
     return {mask.lane: mask.allowed for mask in step.masks}
