@@ -250,7 +250,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._stream is not None:
             progress = pb.Progress(
                 progress=self._progress.count,
-                busy=self._device.busy,
                 slowest_unit_us=self._progress.slowest_unit_us,
                 draining=self._draining,
                 compiling=self._device.is_compiling,

@@ -204,10 +204,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 cache_groups=[
                     worker_pb2.CacheGroup(
                         name=f"group {number}",
-                        num_layers=2,
                         page_tokens=options.page_tokens,
-                        rows_per_page=options.page_tokens,
-                        row_bytes=8,
                         num_pages=options.num_pages,
                     )
                     for number in range(options.num_groups)
@@ -254,8 +251,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _beat(self) -> None:
         while True:
-            busy = self._is_hanging or not self._queue.empty()
-            progress = worker_pb2.Progress(progress=self._progress, busy=busy, slowest_unit_us=1000, draining=self.is_draining)
+            progress = worker_pb2.Progress(progress=self._progress, slowest_unit_us=1000, draining=self.is_draining)
             self._send(progress=progress)
             await asyncio.sleep(self.options.beat_seconds)
 

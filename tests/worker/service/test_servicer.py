@@ -18,7 +18,7 @@ async def test_welcome_describes_the_worker(rig: Rig) -> None:
     assert (welcome.model_fingerprint, welcome.numerics_id) == (FINGERPRINT, "float32/fake")
     assert (welcome.limits.max_lanes, welcome.limits.max_steps_in_flight, welcome.limits.lease_ms) == (4, 2, 400)
     group = welcome.cache_groups[0]
-    assert (group.name, group.num_layers, group.rows_per_page, group.row_bytes, group.num_pages) == ("full", 2, 16, 256, 8)
+    assert (group.name, group.page_tokens, group.num_pages) == ("full", 16, 8)
     assert not group.HasField("window_tokens")
 
 
@@ -176,19 +176,17 @@ async def test_heartbeats_keep_the_lease(rig: Rig) -> None:
     assert rig.metric("session_state", state="connected") == 1
 
 
-async def test_progress_tells_that_the_device_is_busy(rig: Rig) -> None:
+async def test_progress_says_how_far_the_device_is(rig: Rig) -> None:
     rig.runner.gate.clear()
     plane = rig.control_plane()
     await plane.open()
     await plane.step(1)
-    async with asyncio.timeout(10):
-        while not (await plane.read("progress")).progress.busy:
-            pass
+    assert (await plane.read("progress")).progress.progress < 2
     rig.runner.gate.set()
     async with asyncio.timeout(10):
-        while (progress := (await plane.read("progress")).progress).busy:
+        while (progress := (await plane.read("progress")).progress).progress < 2:
             pass
-    assert progress.progress >= 2 and progress.slowest_unit_us > 0
+    assert progress.slowest_unit_us > 0
 
 
 async def test_drain_is_told_and_does_not_stop_work(rig: Rig) -> None:

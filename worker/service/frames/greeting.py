@@ -54,10 +54,7 @@ def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int,
 def _encode_group(group: CacheGroup) -> pb.CacheGroup:
     return pb.CacheGroup(
         name=group.name,
-        num_layers=group.num_layers,
         page_tokens=group.page_tokens,
-        rows_per_page=group.page_tokens,
-        row_bytes=group.row_bytes,
         window_tokens=group.window_tokens,
         num_pages=group.num_pages,
     )

@@ -65,7 +65,7 @@ def num_pages_of(worker: WorkerDescription) -> int:
 
 def _cache_group(group: worker_pb2.CacheGroup) -> CacheGroup:
     check_name("cache group", group.name)
-    for field in ("num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages"):
+    for field in ("page_tokens", "num_pages"):
         check_range(f"cache group {group.name!r}: {field}", getattr(group, field), 1, _MAX_UINT32)
     if group.HasField("window_tokens"):
         check_range(f"cache group {group.name!r}: window_tokens", group.window_tokens, 1, _MAX_UINT32)

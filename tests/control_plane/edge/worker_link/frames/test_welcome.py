@@ -11,7 +11,7 @@ def _welcome() -> worker_pb2.Welcome:
     limits = worker_pb2.WorkerLimits(
         vocab_size=9, max_model_len=9, max_lanes=9, max_step_tokens=9, max_steps_in_flight=2, lease_ms=900, num_partitions=1
     )
-    group = worker_pb2.CacheGroup(name="full", num_layers=3, page_tokens=4, rows_per_page=4, row_bytes=10, num_pages=8)
+    group = worker_pb2.CacheGroup(name="full", page_tokens=4, num_pages=8)
     return worker_pb2.Welcome(epoch=1, incarnation="a", model_fingerprint="f", numerics_id="n", limits=limits, cache_groups=[group])
 
 
@@ -38,7 +38,7 @@ def test_limit_that_no_worker_has_is_refused_by_name(field):
         describe("host:1", welcome)
 
 
-@pytest.mark.parametrize("field", ["num_layers", "page_tokens", "rows_per_page", "row_bytes", "num_pages", "window_tokens"])
+@pytest.mark.parametrize("field", ["page_tokens", "num_pages", "window_tokens"])
 def test_empty_cache_group_is_refused_by_name(field):
     welcome = _welcome()
     setattr(welcome.cache_groups[0], field, 0)
