@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pypto_serving.wire.columns import Floats, Ids
-from pypto_serving.wire.generations import Generations
+from pypto_serving.wire.columns import Floats, Generations, Ids
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pypto_serving.wire.columns import NO_PAGE, pack_floats, pack_ids, unpack_ids
+from pypto_serving.wire.columns import NO_PAGE, generation_fields, generation_of, pack_floats, pack_generations, pack_ids, unpack_ids
 from pypto_serving.wire.digest import StateDigest
-from pypto_serving.wire.generations import generation_fields, generation_of, pack_generations
 from pypto_serving.worker.v1 import worker_pb2
 
 #: The next token of a sequence, from all tokens before it.

@@ -21,8 +21,8 @@ from fakes.worker.fake_lanes import FakeLanes, TokenFunction, count_up
 from fakes.worker.worker_faults import WITHHOLDING, WorkerFault, spoil, strays
 
 from pypto_serving.process.listening import bind
+from pypto_serving.wire.columns import generation_fields, generation_of
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES
-from pypto_serving.wire.generations import generation_fields, generation_of
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 
 #: What becomes of a frame on its way to the control plane: any number of frames, or bytes that are none.

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
-from pypto_serving.wire.columns import NO_PAGE, Floats, Ids, unpack_finite, unpack_ids, unpack_ids_below
+from pypto_serving.wire.columns import MAX_GENERATION, NO_PAGE, Floats, Ids, generation_of, unpack_finite, unpack_ids, unpack_ids_below
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
-from pypto_serving.wire.generations import MAX_GENERATION, generation_of
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames.description import WorkerDescription, max_table_length
 from worker.step import CacheGroup, LaneAdmission, LaneSampling

@@ -1,7 +1,6 @@
 """Results: worker.step inside, protobuf on the wire."""
 
-from pypto_serving.wire.columns import pack_floats, pack_ids
-from pypto_serving.wire.generations import generation_fields, pack_generations
+from pypto_serving.wire.columns import generation_fields, pack_floats, pack_generations, pack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.step import LaneError, PromptTokenLogprobs, StepOutput, TokenLogprobs
 

@@ -7,9 +7,8 @@ import numpy as np
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.edge.worker_link.frames.results import DueLogprobs, SampledColumns, failed_result, sampled_columns, step_result
 from pypto_serving.wire.checks import FrameError
-from pypto_serving.wire.columns import U32, Ids
+from pypto_serving.wire.columns import U32, Ids, generation_of
 from pypto_serving.wire.digest import StateDigest
-from pypto_serving.wire.generations import generation_of
 from pypto_serving.worker.v1 import worker_pb2
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
-from pypto_serving.wire.columns import pack_floats, pack_ids
-from pypto_serving.wire.generations import generation_fields
+from pypto_serving.wire.columns import generation_fields, pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
 #: Columns of a step, which have the same names in the core and on the wire.

@@ -15,8 +15,7 @@ from control_plane.core.step import (
     WorkerDescription,
 )
 from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
-from pypto_serving.wire.columns import U32, Floats, Ids, unpack_finite, unpack_ids_below
-from pypto_serving.wire.generations import Generations, generation_of, unpack_generations
+from pypto_serving.wire.columns import U32, Floats, Generations, Ids, generation_of, unpack_finite, unpack_generations, unpack_ids_below
 from pypto_serving.worker.v1 import worker_pb2
 
 #: Characters of a complaint that are kept.
