@@ -128,7 +128,7 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is."""
-        self._take_out(sequence, is_stale=False)
+        self._remove(sequence, is_stale=False)
 
     @property
     def num_held(self) -> int:
@@ -140,7 +140,7 @@ class Scheduler:
 
         Its pages become cached ones, the first to be evicted.
         """
-        self._take_out(sequence, is_stale=True)
+        self._remove(sequence, is_stale=True)
         self._held.add(sequence)
 
     def unhold(self, sequence: Sequence, now: float) -> None:
@@ -283,7 +283,7 @@ class Scheduler:
 
     # Moving
 
-    def _take_out(self, sequence: Sequence, is_stale: bool) -> None:
+    def _remove(self, sequence: Sequence, is_stale: bool) -> None:
         if sequence in self._held:
             self._held.remove(sequence)
         elif sequence.replica is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace as copy
 from typing import Protocol
 
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
-from control_plane.core.sequence import Sequence, SequenceUpdates
+from control_plane.core.sequence import SequenceUpdates
 from control_plane.core.step import StepResult
 from control_plane.engine.ports import Failure, FinishReason, SequenceFinished
 from control_plane.engine.request import LiveChoice
@@ -118,7 +118,11 @@ class EngineStats:
     def publish(self) -> None:
         """Hand the observations of a pass to the metrics and start anew. No request is to suffer from metrics that fail."""
         for sequence in self._scheduler.pop_started():
-            self._count_started(sequence)
+            assert sequence.first_scheduled_time is not None
+            waited = sequence.first_scheduled_time - sequence.arrival_time
+            if not sequence.is_resume:
+                self.observed.queue_seconds.append(waited)
+            self._mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self._mean_queue_seconds)
         observed, self.observed = self.observed, PassObservation()
         before, self._published = self._published, copy(self._scheduler.counters)
         for name in _COUNTERS:
@@ -131,14 +135,6 @@ class EngineStats:
             self._metrics_failing = True
         else:
             self._metrics_failing = False
-
-    def _count_started(self, sequence: Sequence) -> None:
-        """Count a request whose first sequence began to run."""
-        assert sequence.first_scheduled_time is not None
-        waited = sequence.first_scheduled_time - sequence.arrival_time
-        if not sequence.is_resume:
-            self.observed.queue_seconds.append(waited)
-        self._mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self._mean_queue_seconds)
 
     # The snapshot
 

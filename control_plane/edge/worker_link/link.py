@@ -83,7 +83,7 @@ class WorkerLink:
         self._num_unproven_streams = 0
         self._faults = FaultBudget("")
         self._resume_by = 0.0  # when a session without a stream is given up
-        self._nudge = asyncio.Event()
+        self._was_announced = asyncio.Event()
 
     @property
     def session(self) -> WorkerSession | None:
@@ -102,18 +102,18 @@ class WorkerLink:
         """The worker was heard of: cut the pause before the next dial short if it is news."""
         if self._session is None and incarnation != self.incarnation:
             self.incarnation = incarnation
-            self._nudge.set()
+            self._was_announced.set()
 
     async def run(self) -> None:
         """Keep a session with the worker, until cancelled or after `leave`."""
         while not self._is_leaving:
-            self._nudge.clear()  # what is heard during the dial counts
+            self._was_announced.clear()  # what is heard during the dial counts
             try:
                 stream, welcome = await self._dial()
             except LinkBroken as error:
                 self._note_failed_dial(error)
             else:
-                await self._converse(stream, welcome)
+                await self._hold_session(stream, welcome)
             await self._pause()
 
     async def leave(self) -> None:
@@ -166,12 +166,12 @@ class WorkerLink:
         if other is not None and other != self.address:
             raise LinkBroken(f"the same worker is in session as {other}", is_refusal=True)
 
-    async def _converse(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> None:
+    async def _hold_session(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> None:
         """Hold the session over one stream, to its end."""
         opened_at = self._context.clock()
         acked_step_id = 0
         try:
-            session = self._settle(stream, welcome)
+            session = self._resume_or_open(stream, welcome)
             acked_step_id = session.acked_step_id
             self._stream = stream
             await _first_to_fail(self._read(stream, session), stream.write(), self._watch(stream, session))
@@ -191,7 +191,7 @@ class WorkerLink:
                 self._session.detach()
             await stream.close()
 
-    def _settle(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
+    def _resume_or_open(self, stream: FrameStream, welcome: worker_pb2.Welcome) -> WorkerSession:
         """Resume the session, or lose it and open another; raises FrameError and LinkBroken."""
         session = self._session
         if session and session.can_resume(welcome):
@@ -246,10 +246,10 @@ class WorkerLink:
         while True:
             await asyncio.sleep(session.watchdog.tick_seconds)
             now = clock()
-            verdict = session.watchdog.tick(now - ticked_at, session.has_work)
+            reason = session.watchdog.tick(now - ticked_at, session.has_work)
             self._context.metrics.worker_silence(self.address, session.watchdog.silence_seconds)
-            if verdict:
-                raise LinkBroken(verdict, is_final=True)
+            if reason:
+                raise LinkBroken(reason, is_final=True)
             if now - beat_at >= description.lease_seconds / 4 and not stream.is_backed_up:
                 stream.send(heartbeat_frame(description.epoch))
                 beat_at = now
@@ -288,7 +288,7 @@ class WorkerLink:
         pause = min(pause, self._retry_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                await self._nudge.wait()
+                await self._was_announced.wait()
 
 
 async def _first_to_fail(*coroutines: Coroutine[None, None, None]) -> None:

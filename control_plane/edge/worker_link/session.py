@@ -91,7 +91,7 @@ class WorkerSession:
         self._is_muted = False  # nothing that the worker says about steps counts until it was reset
         self._is_resetting = False
         self._is_over = False
-        self._verdict: FaultBudgetSpent | None = None  # `receive` raises it: an engine that asks for a reset is told of no end
+        self._fault_spent: FaultBudgetSpent | None = None  # `receive` raises it, not the `reset` in which the engine asked for one
 
     @property
     def description(self) -> WorkerDescription:
@@ -137,8 +137,8 @@ class WorkerSession:
         if blame:
             try:
                 self._faults.count_wrong_result(blame)
-            except FaultBudgetSpent as verdict:
-                self._verdict = verdict
+            except FaultBudgetSpent as error:
+                self._fault_spent = error
         self._sent.clear()
         self._mirror.clear()
         self._is_muted = self._is_resetting = True
@@ -193,8 +193,8 @@ class WorkerSession:
             _log.warning("dropped a frame of epoch %d", frame.epoch, extra=self._log_fields)
             return
         self._watchdog.heard()
-        if self._verdict:
-            raise self._verdict
+        if self._fault_spent:
+            raise self._fault_spent
         kind = frame.WhichOneof("frame")
         if kind == "result":
             self._receive_result(frame.result)
