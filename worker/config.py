@@ -10,6 +10,7 @@ from pypto_serving.process.address import is_ip, is_loopback, join_address
 from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.options import add_log_options, add_server_tls_options, argument_parser, server_tls_files
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from worker.host_cores import num_host_cores
 
@@ -62,8 +63,8 @@ class WorkerConfig:
 
 def read_config(arguments: Sequence[str]) -> WorkerConfig:
     """Read flags, environment and file; raises StartUpError for values that do not fit each other, and exits for wrong flags and --help."""
-    parser = argument_parser("python -m worker", "A worker of PyPTO Serving: owns one device and executes steps.", "worker")
-    parser.usage = "python -m worker --model DIR [options]"
+    parser = argument_parser(program_name("worker"), "A worker of PyPTO Serving: owns one device and executes steps.", "worker")
+    parser.usage = f"{parser.prog} --model DIR [options]"
     _add_model_options(parser)
     _add_capacity_options(parser)
     _add_network_options(parser)

@@ -13,7 +13,7 @@ from clients.cli.command import EXPLANATION, ExitCode, UsageError
 from clients.cli.connection_flags import add_connection_arguments, targets
 from clients.cli.generate import COMMAND as GENERATE
 from clients.cli.small_commands import SMALL_COMMANDS
-from pypto_serving.process.version import add_version_option
+from pypto_serving.process.version import add_version_option, program_name
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
@@ -61,7 +61,7 @@ def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 def _parser(default_targets: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m clients",
+        prog=program_name("clients"),
         description="Command line of PyPTO Serving.",
         epilog=EXPLANATION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

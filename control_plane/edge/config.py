@@ -13,6 +13,7 @@ from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback
 from pypto_serving.process.options import add_log_options, argument_parser, require_flags
+from pypto_serving.process.version import program_name
 
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
@@ -66,8 +67,9 @@ class Config:
 
 def read_config(arguments: Sequence[str]) -> Config:
     """Read flags, environment and file; exits for wrong flags and --help."""
-    parser = argument_parser("python -m control_plane", "The control plane of PyPTO Serving: serves clients and steers workers.", "control")
-    parser.usage = "python -m control_plane --model DIR --worker HOST:PORT [options]"
+    description = "The control plane of PyPTO Serving: serves clients and steers workers."
+    parser = argument_parser(program_name("control_plane"), description, "control")
+    parser.usage = f"{parser.prog} --model DIR --worker HOST:PORT [options]"
     _add_model_options(parser.add_argument_group("model"))
     _add_network_options(parser.add_argument_group("network"))
     add_access_options(parser.add_argument_group("access"))

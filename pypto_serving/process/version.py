@@ -1,7 +1,9 @@
-"""The version of what runs, as `--version`, GetServer and metrics report it."""
+"""What runs: its version, as `--version`, GetServer and metrics report it, and the name that its help shows."""
 
 import argparse
 import importlib.metadata
+import sys
+from pathlib import Path
 
 _PACKAGE = "pypto-serving"
 
@@ -15,6 +17,12 @@ def version() -> str:
         return importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         return _CHECKOUT
+
+
+def program_name(module: str) -> str:
+    """How this process was started: by an installed program such as pypto-serving-worker, or with `python -m MODULE`."""
+    program = Path(sys.argv[0]).name
+    return program if program.startswith(_PACKAGE) else f"python -m {module}"
 
 
 def add_version_option(parser: argparse.ArgumentParser) -> None:

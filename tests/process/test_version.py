@@ -1,11 +1,12 @@
 import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
 
 from clients.cli.main import main as run_client
 from control_plane.edge.config import read_config as read_control_plane_config
-from pypto_serving.process.version import version
+from pypto_serving.process.version import program_name, version
 from worker.config import read_config as read_worker_config
 
 
@@ -31,3 +32,16 @@ def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.
 
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
     assert version() == "0+checkout"
+
+
+@pytest.mark.parametrize(
+    ("started", "name"),
+    [
+        ("/venv/bin/pypto-serving-worker", "pypto-serving-worker"),
+        ("/venv/worker/__main__.py", "python -m worker"),
+        ("", "python -m worker"),
+    ],
+)
+def test_help_names_the_program_that_was_started(started: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [started])
+    assert program_name("worker") == name
