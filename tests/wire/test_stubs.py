@@ -43,6 +43,7 @@ def test_rpc_06_the_generator_brings_a_grpc_that_can_load_them() -> None:
     assert generated == Version(importlib.metadata.version("grpcio-tools"))
     assert min(Version(bound.version) for bound in of_generator.specifier if bound.operator == ">=") >= generated
     assert Version(importlib.metadata.version("grpcio")) in _allowed("grpcio").specifier
+    assert min(Version(bound.version) for bound in _allowed("grpcio").specifier if bound.operator == ">=") >= generated
 
 
 @pytest.mark.parametrize("package", ["inference", "worker", "admin"])
