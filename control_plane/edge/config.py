@@ -18,7 +18,6 @@ from pypto_serving.process.version import program_name
 _SCHEDULER = SchedulerOptions()
 _ENGINE = EngineOptions()
 
-
 #: Kinds of the sampling parameters for which an operator may set a default: numbers that are not of one request alone.
 _SAMPLING_KINDS: dict[str, Any] = {
     field.name: field.type for field in fields(SamplingParams) if field.type in (float, int) and field.name not in ("seed", "top_logprobs")
