@@ -22,9 +22,6 @@ _num_tokens = attrgetter("num_tokens")
 #: Waiting sequences whose hit on a worker is remembered, while nothing changes there.
 _MAX_REMEMBERED_HITS = 1024
 
-#: A running sequence weighs as much as so many tokens that wait to be computed.
-SEQUENCE_WEIGHT = 16
-
 #: Fields of a request that can exclude every token.
 _NOTHING_LEFT = "constraint and min_tokens leave none"
 
@@ -363,23 +360,3 @@ class Replica:
         sequence.num_prompt_logprobs += len(entries)
         sequence.numerics_id = self.description.numerics_id
         return not sequence.lacks_prompt_logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionTarget:
-    """A worker on which a sequence fits, and the start of it that lies there."""
-
-    replica: Replica
-    hit: PrefixHit
-    num_tokens: int  # of the sequence, to be computed there
-    cost: tuple[int, bool, int]  # tokens to be computed there before it is through; what breaks ties: a step later, pages in use
-
-    @property
-    def weight(self) -> int:
-        """What the sequence adds to the load of the worker."""
-        return self.num_tokens + SEQUENCE_WEIGHT
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the prompt takes more than two steps of half the budget."""
-        return self.num_tokens > self.replica.max_step_tokens

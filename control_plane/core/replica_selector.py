@@ -2,11 +2,36 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Replicas
+from dataclasses import dataclass
 
-from control_plane.core.replica import SEQUENCE_WEIGHT, AdmissionTarget, Replica
+from control_plane.core.pages.page_tables import PrefixHit
+from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
 from control_plane.core.step_builder import StepBuilder
 from control_plane.core.waiting_queue import WaitingQueue
+
+#: A running sequence weighs as much as so many tokens that wait to be computed.
+_SEQUENCE_WEIGHT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionTarget:
+    """A worker on which a sequence fits, and the start of it that lies there."""
+
+    replica: Replica
+    hit: PrefixHit
+    num_tokens: int  # of the sequence, to be computed there
+    cost: tuple[int, bool, int]  # tokens to be computed there before it is through; what breaks ties: a step later, pages in use
+
+    @property
+    def weight(self) -> int:
+        """What the sequence adds to the load of the worker."""
+        return self.num_tokens + _SEQUENCE_WEIGHT
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the prompt takes more than two steps of half the budget."""
+        return self.num_tokens > self.replica.max_step_tokens
 
 
 class ReplicaSelector:
@@ -56,7 +81,7 @@ class ReplicaSelector:
                 if hit is None:
                     continue
                 num_tokens = len(sequence.token_ids) - hit.num_tokens
-                tokens = load + SEQUENCE_WEIGHT * num_running * len(replica.num_running_by_partition) + num_tokens
+                tokens = load + _SEQUENCE_WEIGHT * num_running * len(replica.num_running_by_partition) + num_tokens
                 cost = (tokens, builder is None, replica.kv.num_referenced(partition))
                 if best is None or cost < best.cost:
                     best = AdmissionTarget(replica, hit, num_tokens, cost)

@@ -8,8 +8,8 @@ from operator import attrgetter
 from control_plane.core.length_limit import LengthLimit
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.prompt_sharing import PromptSharing
-from control_plane.core.replica import AdmissionTarget, Replica
-from control_plane.core.replica_selector import ReplicaSelector
+from control_plane.core.replica import Replica
+from control_plane.core.replica_selector import AdmissionTarget, ReplicaSelector
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
 from control_plane.core.step import Step, StepResult, WorkerDescription
 from control_plane.core.step_builder import StepBuilder
@@ -245,7 +245,7 @@ class Scheduler:
             if target is None:
                 self.waiting.passed(sequence)
                 passed.append(sequence)
-            elif (builder := builders.get(target.replica)) and builder.accepts(target):
+            elif (builder := builders.get(target.replica)) and builder.accepts(target.is_long):
                 self._start(sequence, target, builder, now)
                 self.waiting.recall_deferred((target.replica, target.is_long), 1)
             else:
@@ -271,7 +271,7 @@ class Scheduler:
                 self._count_request(sequence)
         if sequence.group is not None:
             self._sharing.started(sequence.group, sequence)
-        builder.admit(sequence, target)
+        builder.admit(sequence, target.is_long)
 
     def _count_request(self, sequence: Sequence) -> None:
         """Count a request that begins to run, and its prompt unless it ran before."""

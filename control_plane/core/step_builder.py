@@ -1,7 +1,7 @@
 """Builds the next step of one worker."""
 
 from control_plane.core.constraint import ConstraintExhausted
-from control_plane.core.replica import AdmissionTarget, Replica, ScheduledRun
+from control_plane.core.replica import Replica, ScheduledRun
 from control_plane.core.sequence import FailedSequence, Sequence
 from control_plane.core.step import LaneAdmission, Step, ids
 
@@ -73,11 +73,11 @@ class StepBuilder:
         """Whether a prompt of many steps may be admitted."""
         return self._num_long < _MAX_LONG
 
-    def accepts(self, target: AdmissionTarget) -> bool:
-        """Whether a sequence may be admitted by this worker in this step."""
-        return self.has_room and (self.accepts_long or not target.is_long)
+    def accepts(self, is_long: bool) -> bool:
+        """Whether a sequence may be admitted in this step; `is_long`: with a prompt of many steps."""
+        return self.has_room and (self.accepts_long or not is_long)
 
-    def admit(self, sequence: Sequence, target: AdmissionTarget) -> None:
+    def admit(self, sequence: Sequence, is_long: bool) -> None:
         """Schedule a sequence that was admitted just now, where this step `accepts` it."""
         self._admissions.append(_admission(sequence))
         self._num_admitted_tokens += len(sequence.token_ids)
@@ -85,8 +85,8 @@ class StepBuilder:
             self._tries_suspects = True
         if self._sits_out(sequence):
             return
-        self._num_long += target.is_long
-        self._share(sequence, (self.budget + 1) // 2 if target.is_long else self.budget)
+        self._num_long += is_long
+        self._share(sequence, (self.budget + 1) // 2 if is_long else self.budget)
 
     def finish(self, now: float) -> Step | None:
         """Complete the step and note it as sent; None when there is nothing to do."""
