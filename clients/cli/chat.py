@@ -47,7 +47,7 @@ class Conversation:
         """Forget every turn."""
         self._messages = list(self._first)
 
-    def say(self, text: str, goes_on_after_trouble: bool) -> None:
+    def say(self, text: str, survives_failures: bool) -> None:
         """Take a user's turn and show the answer. A failed turn is forgotten; an interrupted answer is kept as far as it got."""
         from clients.errors import ServingError
 
@@ -56,11 +56,11 @@ class Conversation:
         try:
             printer.show(self._client.stream(messages=[*self._messages, turn], **self._fields))
         except KeyboardInterrupt:
-            if not goes_on_after_trouble:
+            if not survives_failures:
                 raise
             print("[stopped]", file=sys.stderr)
         except ServingError as error:
-            if not goes_on_after_trouble:
+            if not survives_failures:
                 raise
             print(f"error: {error.message}", file=sys.stderr)
             return

@@ -9,7 +9,7 @@ from clients.cli.command import UsageError
 
 
 def prepare() -> None:
-    """Let no character be unprintable, and no bytes that are no text pass as input; a closed stream other than output is an empty one."""
+    """Escape what the terminal cannot show, refuse input that is no text, and take closed standard input and error for empty ones."""
     # A stream that was closed before the start is None.
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  open as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

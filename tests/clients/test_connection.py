@@ -73,7 +73,7 @@ WRONG_WAYS: dict[str, tuple[Callable[[CertificateDirectory], TlsFiles], bool, st
 
 
 @pytest.mark.parametrize("way", WRONG_WAYS)
-async def test_a_connection_that_can_not_be_says_why(certificates: CertificateDirectory, way: str) -> None:
+async def test_a_connection_that_cannot_be_says_why(certificates: CertificateDirectory, way: str) -> None:
     issue, with_tls, message = WRONG_WAYS[way]
     files = issue(certificates)
     demanded = files if way == "no certificate" else TlsFiles(files.cert, files.key)
@@ -99,7 +99,7 @@ async def test_tls_with_a_server_that_speaks_plain_text_says_so(server: FakeServ
         (Credentials(api_key="two words"), r"credentials\.api_key: "),
     ],
 )
-def test_credentials_that_can_not_be_shown_are_refused_at_once(credentials: Credentials, message: str) -> None:
+def test_credentials_that_cannot_be_shown_are_refused_at_once(credentials: Credentials, message: str) -> None:
     for kind in (Client, AsyncClient):
         with pytest.raises(ServingError, match=message) as refused:
             kind("127.0.0.1:1", credentials=credentials)

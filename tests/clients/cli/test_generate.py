@@ -111,7 +111,7 @@ async def test_tpl_09_flags_for_templates_make_a_chat(command_line, server, tmp_
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{}"])
-async def test_documents_that_can_not_be_read_are_bad_usage(command_line, tmp_path, content):
+async def test_documents_that_cannot_be_read_are_bad_usage(command_line, tmp_path, content):
     (tmp_path / "documents.json").write_text(content)
     ended = await command_line("generate", "hi", "--documents", str(tmp_path / "documents.json"))
     assert ended.status == 2 and "documents.json: must be a JSON list of objects" in ended.err
@@ -126,7 +126,7 @@ async def test_documents_that_can_not_be_read_are_bad_usage(command_line, tmp_pa
         ('[{"function": {}}]', "must be a JSON list"),
     ],
 )
-async def test_tools_that_can_not_be_read_are_bad_usage(command_line, tmp_path, content, complaint):
+async def test_tools_that_cannot_be_read_are_bad_usage(command_line, tmp_path, content, complaint):
     if content is not None:
         (tmp_path / "tools.json").write_text(content)
     ended = await command_line("generate", "hi", "--tools", str(tmp_path / "tools.json"))

@@ -116,7 +116,7 @@ async def test_closed_output_is_one_line(server):
     assert process.returncode == 1
 
 
-def test_what_the_terminal_can_not_show_is_escaped(monkeypatch):
+def test_what_the_terminal_cannot_show_is_escaped(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     streams.prepare()

@@ -63,17 +63,13 @@ class StreamModel:
 class LateCopies:
     """Copies to the host that hold nothing of use before somebody has waited for them."""
 
-    def __init__(self) -> None:
-        self.num_waits = 0
-
     def __call__(self, tensors: Sequence[Tensor]) -> HostCopies:
-        """See worker.transfers.CopyToHost."""
+        """Copies of `tensors`, wrong until `wait` was called; a worker.transfers.CopyToHost."""
         values = [off_device(tensor).clone() for tensor in tensors]
         buffers = tuple(torch.full_like(value, 1 if value.dtype == torch.bool else 7_777_777) for value in values)
 
         @torch.inference_mode()
         def wait() -> None:
-            self.num_waits += 1
             for buffer, value in zip(buffers, values, strict=True):
                 buffer.copy_(value)
 

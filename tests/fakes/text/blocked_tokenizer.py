@@ -16,7 +16,7 @@ class BlockedTokenizer(Tokenizer):
         self.num_long_texts = 0  # begun
 
     def encode(self, text: str, add_special_tokens: bool, with_offsets: bool = False) -> Encoding:
-        """See Tokenizer; a long text has a token for each character."""
+        """A long text waits for `go_on`, and has a token for each character."""
         if len(text) <= 1000:
             return super().encode(text, add_special_tokens, with_offsets)
         self.num_long_texts += 1

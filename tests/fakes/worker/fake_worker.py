@@ -53,7 +53,7 @@ class FakeWorkerOptions:
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """See the module. `holder` is the control plane in charge; `hellos` and `steps` are what was received."""
+    """A worker that a test can break. `holder` is the control plane in charge; `hellos` and `steps` are what was received."""
 
     def __init__(self, options: FakeWorkerOptions | None = None, faults: Mapping[int, WorkerFault] | None = None) -> None:
         self.options = options or FakeWorkerOptions()
