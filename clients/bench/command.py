@@ -22,24 +22,46 @@ TPOT: (end to end - TTFT) / (tokens - 1).
 Rates run from the first request sent to the last one ended. Failed requests are counted apart and are in no figure."""
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = f"{_DEFINITIONS}\n\n{parser.epilog}"
-    load = parser.add_argument_group("load")
-    load.add_argument("--concurrency", type=_counts, default=(1, 8, 32), metavar="N,..", help="streams, one level each (1,8,32)")
-    load.add_argument("--rate", type=number, metavar="R", help="instead: R requests per second at random times, however many are in flight")
-    load.add_argument("--requests", type=int, metavar="N", help="measured requests per level (4 x concurrency, at least 8)")
-    load.add_argument("--warmup", type=int, metavar="N", help="requests before each level that are not measured (as many as streams)")
-    load.add_argument("--max-seconds", type=seconds, default=600.0, metavar="S", help="no new request of a level after that (%(default)s)")
-    load.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="S", help="a request fails after this time (%(default)s)")
-    lengths = parser.add_argument_group("requests")
-    lengths.add_argument("--prompt-tokens", type=int, default=128, metavar="N", help="tokens of each prompt (%(default)s)")
-    lengths.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer, never fewer (%(default)s)")
-    lengths.add_argument("--shared-prefix", type=int, default=0, metavar="N", help="prompt tokens that are the same in all (%(default)s)")
-    lengths.add_argument("--temperature", type=number, default=0.0, metavar="X", help="%(default)s")
-    lengths.add_argument("--seed", type=int, default=0, metavar="N", help="other seeds give other prompts and arrivals (%(default)s)")
-    outcome = parser.add_argument_group("outcome")
-    outcome.add_argument("--metrics", metavar="URL", help="the server's Prometheus endpoint: counts must agree, or the exit status is 1")
-    outcome.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+class Bench(Command):
+    """Prints the figures of each load level; fails if a request did, or counts differ."""
+
+    name = "bench"
+    summary = "load a running server and measure it"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = f"{_DEFINITIONS}\n\n{parser.epilog}"
+        load = parser.add_argument_group("load")
+        load.add_argument("--concurrency", type=_counts, default=(1, 8, 32), metavar="N,..", help="streams, one level each (1,8,32)")
+        load.add_argument(
+            "--rate", type=number, metavar="R", help="instead: R requests per second at random times, however many are in flight"
+        )
+        load.add_argument("--requests", type=int, metavar="N", help="measured requests per level (4 x concurrency, at least 8)")
+        load.add_argument("--warmup", type=int, metavar="N", help="requests before each level that are not measured (as many as streams)")
+        load.add_argument(
+            "--max-seconds", type=seconds, default=600.0, metavar="S", help="no new request of a level after that (%(default)s)"
+        )
+        load.add_argument(
+            "--timeout", type=positive_seconds, default=600.0, metavar="S", help="a request fails after this time (%(default)s)"
+        )
+        lengths = parser.add_argument_group("requests")
+        lengths.add_argument("--prompt-tokens", type=int, default=128, metavar="N", help="tokens of each prompt (%(default)s)")
+        lengths.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer, never fewer (%(default)s)")
+        lengths.add_argument(
+            "--shared-prefix", type=int, default=0, metavar="N", help="prompt tokens that are the same in all (%(default)s)"
+        )
+        lengths.add_argument("--temperature", type=number, default=0.0, metavar="X", help="%(default)s")
+        lengths.add_argument("--seed", type=int, default=0, metavar="N", help="other seeds give other prompts and arrivals (%(default)s)")
+        outcome = parser.add_argument_group("outcome")
+        outcome.add_argument(
+            "--metrics", metavar="URL", help="the server's Prometheus endpoint: counts must agree, or the exit status is 1"
+        )
+        outcome.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        _check(arguments)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            outcomes = runner.run(_measure(arguments))
+        return ExitCode.OK if all(outcome.is_good for outcome in outcomes) else ExitCode.FAILED
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -47,13 +69,6 @@ def _counts(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers above 0")
     return tuple(map(int, parts))
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        outcomes = runner.run(_measure(arguments))
-    return ExitCode.OK if all(outcome.is_good for outcome in outcomes) else ExitCode.FAILED
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -130,6 +145,3 @@ def _levels(arguments: argparse.Namespace) -> "list[Level]":
         return Level(num_requests, num_warm_up, arguments.max_seconds, concurrency, arguments.rate)
 
     return [level(1)] if arguments.rate is not None else [level(concurrency) for concurrency in arguments.concurrency]
-
-
-COMMAND = Command("bench", "load a running server and measure it", _add_arguments, _run)

@@ -14,24 +14,29 @@ if TYPE_CHECKING:
     from clients.client import Client
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [options]"
-    parser.add_argument("--system", metavar="TEXT", help="system message at the beginning")
-    add_request_arguments(parser)
+class Chat(Command):
+    """A conversation, typed or piped in."""
 
+    name = "chat"
+    summary = "talk with the model"
 
-def _run(arguments: argparse.Namespace) -> int:
-    is_interactive = sys.stdin.isatty()
-    with open_client(arguments) as client:
-        conversation = Conversation(client, arguments)
-        if is_interactive:
-            print(f"{client.models()[0].name}: Ctrl-C stops an answer, /new begins anew, Ctrl-D ends", file=sys.stderr)
-        for line in _typed_lines() if is_interactive else (line.removesuffix("\n") for line in sys.stdin):
-            if line == "/new":
-                conversation.begin_anew()
-            elif line.strip():
-                conversation.say(line, is_interactive)
-    return ExitCode.OK
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.usage = f"{parser.prog} [options]"
+        parser.add_argument("--system", metavar="TEXT", help="system message at the beginning")
+        add_request_arguments(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        is_interactive = sys.stdin.isatty()
+        with open_client(arguments) as client:
+            conversation = Conversation(client, arguments)
+            if is_interactive:
+                print(f"{client.models()[0].name}: Ctrl-C stops an answer, /new begins anew, Ctrl-D ends", file=sys.stderr)
+            for line in _typed_lines() if is_interactive else (line.removesuffix("\n") for line in sys.stdin):
+                if line == "/new":
+                    conversation.begin_anew()
+                elif line.strip():
+                    conversation.say(line, is_interactive)
+        return ExitCode.OK
 
 
 class Conversation:
@@ -78,6 +83,3 @@ def _typed_lines() -> Iterator[str]:
         except EOFError:
             print()
             return
-
-
-COMMAND = Command("chat", "talk with the model", _add_arguments, _run)

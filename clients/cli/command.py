@@ -1,19 +1,24 @@
 """What a command is, and how it ends."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from enum import IntEnum
+from typing import ClassVar
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command; `run` returns the exit status, raises UsageError, ServingError, KeyboardInterrupt or BrokenPipeError."""
+class Command(ABC):
+    """A command of the command line."""
 
-    name: str
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what the command takes besides the connection."""
+
+    @abstractmethod
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run, and return the exit status. Raises UsageError, ServingError, KeyboardInterrupt or BrokenPipeError."""
 
 
 class UsageError(Exception):

@@ -14,35 +14,42 @@ if TYPE_CHECKING:
     from clients.results import Completion
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [options] [prompt]"
-    parser.add_argument("prompt", nargs="?", help="the prompt; - or nothing reads it from standard input")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--chat", action="store_true", help="send the prompt as a user's message (default if the model has a chat template)")
-    form.add_argument("--raw", action="store_true", help="send the prompt as it is")
-    parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
-    parser.add_argument("--continue-from", metavar="TEXT", help="beginning of the answer, which goes on from there")
-    parser.add_argument("-n", type=int, metavar="N", help="number of choices; more than one is not streamed")
-    parser.add_argument("--logprobs", type=int, nargs="?", const=0, metavar="N", help="show log probabilities, with N rivals")
-    parser.add_argument(
-        "--prompt-logprobs", type=int, nargs="?", const=0, metavar="N", help="first show log probabilities of the prompt, with N rivals"
-    )
-    parser.add_argument("--no-stream", action="store_true", help="show the answer when it is complete")
-    parser.add_argument("--json", action="store_true", help="one JSON object per event, or with --no-stream one for the answer")
-    add_request_arguments(parser)
+class Generate(Command):
+    """Prints an answer, as it comes or when it is complete."""
 
+    name = "generate"
+    summary = "generate an answer to a prompt"
 
-def _run(arguments: argparse.Namespace) -> int:
-    text = read_text(arguments.prompt, "prompt")
-    with open_client(arguments) as client:
-        fields = request_fields(arguments) | _prompt(arguments, text, client)
-        if arguments.n is not None:
-            fields["n"] = arguments.n
-        if arguments.logprobs is not None:
-            fields |= {"logprobs": True, "top_logprobs": arguments.logprobs}
-        fields["prompt_logprobs"] = arguments.prompt_logprobs
-        _answer(client, arguments, fields)
-    return ExitCode.OK
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.usage = f"{parser.prog} [options] [prompt]"
+        parser.add_argument("prompt", nargs="?", help="the prompt; - or nothing reads it from standard input")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument(
+            "--chat", action="store_true", help="send the prompt as a user's message (default if the model has a chat template)"
+        )
+        form.add_argument("--raw", action="store_true", help="send the prompt as it is")
+        parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
+        parser.add_argument("--continue-from", metavar="TEXT", help="beginning of the answer, which goes on from there")
+        parser.add_argument("-n", type=int, metavar="N", help="number of choices; more than one is not streamed")
+        parser.add_argument("--logprobs", type=int, nargs="?", const=0, metavar="N", help="show log probabilities, with N rivals")
+        parser.add_argument(
+            "--prompt-logprobs", type=int, nargs="?", const=0, metavar="N", help="first show log probabilities of the prompt, with N rivals"
+        )
+        parser.add_argument("--no-stream", action="store_true", help="show the answer when it is complete")
+        parser.add_argument("--json", action="store_true", help="one JSON object per event, or with --no-stream one for the answer")
+        add_request_arguments(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        text = read_text(arguments.prompt, "prompt")
+        with open_client(arguments) as client:
+            fields = request_fields(arguments) | _prompt(arguments, text, client)
+            if arguments.n is not None:
+                fields["n"] = arguments.n
+            if arguments.logprobs is not None:
+                fields |= {"logprobs": True, "top_logprobs": arguments.logprobs}
+            fields["prompt_logprobs"] = arguments.prompt_logprobs
+            _answer(client, arguments, fields)
+        return ExitCode.OK
 
 
 def _prompt(arguments: argparse.Namespace, text: str, client: "Client") -> dict[str, Any]:
@@ -76,6 +83,3 @@ def _show_completion(completion: "Completion") -> None:
             print(f"--- choice {choice.index} ({choice.finish_reason})")
         print(choice.text)
         show_logprobs(choice.logprobs)
-
-
-COMMAND = Command("generate", "generate an answer to a prompt", _add_arguments, _run)

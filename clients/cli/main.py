@@ -6,19 +6,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clients.bench.command import COMMAND as BENCH
+from clients.bench.command import Bench
 from clients.cli import streams
-from clients.cli.chat import COMMAND as CHAT
+from clients.cli.chat import Chat
 from clients.cli.command import EXPLANATION, ExitCode, UsageError
 from clients.cli.connection_flags import add_connection_arguments, targets
-from clients.cli.generate import COMMAND as GENERATE
-from clients.cli.small_commands import SMALL_COMMANDS
+from clients.cli.generate import Generate
+from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
 from pypto_serving.process.version import add_version_option, program_name
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
 
-COMMANDS = (GENERATE, CHAT, *SMALL_COMMANDS, BENCH)
+COMMANDS = (Generate(), Chat(), Tokenize(), Detokenize(), Models(), Server(), Health(), Abort(), Bench())
 
 _DEFAULT_TARGET = "127.0.0.1:50051"
 _KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"

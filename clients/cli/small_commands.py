@@ -20,56 +20,80 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 
 
-def _add_tokenize_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", nargs="?", help="the text; - or nothing reads it from standard input")
-    parser.add_argument("--chat", action="store_true", help="take the text as a user's message and apply the chat template")
-    parser.add_argument("--no-special-tokens", action="store_true", help="do not add the tokenizer's special tokens")
-    parser.add_argument("--json", action="store_true", help="one JSON object, with the place of each token in the text")
+class Tokenize(Command):
+    """Prints the ids of a text or a chat."""
+
+    name = "tokenize"
+    summary = "turn text into token ids"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("text", nargs="?", help="the text; - or nothing reads it from standard input")
+        parser.add_argument("--chat", action="store_true", help="take the text as a user's message and apply the chat template")
+        parser.add_argument("--no-special-tokens", action="store_true", help="do not add the tokenizer's special tokens")
+        parser.add_argument("--json", action="store_true", help="one JSON object, with the place of each token in the text")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        text = read_text(arguments.text, "text")
+        add_special_tokens = False if arguments.no_special_tokens else None
+        with open_client(arguments) as client:
+            if arguments.chat:
+                tokens = client.tokenize(messages=[{"role": "user", "content": text}])
+            else:
+                tokens = client.tokenize(text, add_special_tokens=add_special_tokens, with_offsets=arguments.json)
+        print(to_json(tokens) if arguments.json else " ".join(map(str, tokens.token_ids)))
+        return ExitCode.OK
 
 
-def _tokenize(arguments: argparse.Namespace) -> int:
-    text = read_text(arguments.text, "text")
-    add_special_tokens = False if arguments.no_special_tokens else None
-    with open_client(arguments) as client:
-        if arguments.chat:
-            tokens = client.tokenize(messages=[{"role": "user", "content": text}])
-        else:
-            tokens = client.tokenize(text, add_special_tokens=add_special_tokens, with_offsets=arguments.json)
-    print(to_json(tokens) if arguments.json else " ".join(map(str, tokens.token_ids)))
-    return ExitCode.OK
+class Detokenize(Command):
+    """Prints the text of ids."""
+
+    name = "detokenize"
+    summary = "turn token ids into text"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("ids", nargs="*", help="token ids; none reads them from standard input")
+        parser.add_argument("--skip-special-tokens", action="store_true", help="leave special tokens out")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        words = read_text(" ".join(arguments.ids) or None, "ids").replace(",", " ").split()
+        try:
+            token_ids = [int(word) for word in words]
+        except ValueError as error:
+            raise UsageError(f"ids: {error}") from error
+        with open_client(arguments) as client:
+            print(client.detokenize(token_ids, skip_special_tokens=arguments.skip_special_tokens))
+        return ExitCode.OK
 
 
-def _add_detokenize_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", help="token ids; none reads them from standard input")
-    parser.add_argument("--skip-special-tokens", action="store_true", help="leave special tokens out")
+class Models(Command):
+    """Prints what a server tells of its models."""
+
+    name = "models"
+    summary = "describe the served models"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="one JSON object per line")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        with open_client(arguments) as client:
+            for model in client.models():
+                _show(model, arguments.json)
+        return ExitCode.OK
 
 
-def _detokenize(arguments: argparse.Namespace) -> int:
-    words = read_text(" ".join(arguments.ids) or None, "ids").replace(",", " ").split()
-    try:
-        token_ids = [int(word) for word in words]
-    except ValueError as error:
-        raise UsageError(f"ids: {error}") from error
-    with open_client(arguments) as client:
-        print(client.detokenize(token_ids, skip_special_tokens=arguments.skip_special_tokens))
-    return ExitCode.OK
+class Server(Command):
+    """Prints what a server tells of itself."""
 
+    name = "server"
+    summary = "describe the server"
 
-def _add_describe_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
-
-def _models(arguments: argparse.Namespace) -> int:
-    with open_client(arguments) as client:
-        for model in client.models():
-            _show(model, arguments.json)
-    return ExitCode.OK
-
-
-def _server(arguments: argparse.Namespace) -> int:
-    with open_client(arguments) as client:
-        _show(client.server(), arguments.json)
-    return ExitCode.OK
+    def run(self, arguments: argparse.Namespace) -> int:
+        with open_client(arguments) as client:
+            _show(client.server(), arguments.json)
+        return ExitCode.OK
 
 
 def _show(description: "DataclassInstance", as_json: bool) -> None:
@@ -89,23 +113,28 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _add_health_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="wait until it serves, at most so long")
+class Health(Command):
+    """Prints SERVING or NOT_SERVING, and why it does not serve."""
 
+    name = "health"
+    summary = "say whether the server is ready"
 
-def _health(arguments: argparse.Namespace) -> int:
-    deadline = time.monotonic() + arguments.wait
-    if arguments.wait:
-        arguments.connect_seconds = 0.0
-    with open_client(arguments) as client:
-        is_serving = _is_serving(client, deadline)
-        while not is_serving and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="wait until it serves, at most so long")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        deadline = time.monotonic() + arguments.wait
+        if arguments.wait:
+            arguments.connect_seconds = 0.0
+        with open_client(arguments) as client:
             is_serving = _is_serving(client, deadline)
-        print("SERVING" if is_serving else "NOT_SERVING")
-        if not is_serving:
-            print(_why_not_serving(client), file=sys.stderr)
-    return ExitCode.OK if is_serving else ExitCode.FAILED
+            while not is_serving and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                is_serving = _is_serving(client, deadline)
+            print("SERVING" if is_serving else "NOT_SERVING")
+            if not is_serving:
+                print(_why_not_serving(client), file=sys.stderr)
+        return ExitCode.OK if is_serving else ExitCode.FAILED
 
 
 def _why_not_serving(client: "Client") -> str:
@@ -134,22 +163,17 @@ def _is_serving(client: "Client", deadline: float) -> bool:
         return False
 
 
-def _add_abort_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("request_id", help="exact id of the request")
+class Abort(Command):
+    """Ends a request by its id."""
 
+    name = "abort"
+    summary = "end a live request"
 
-def _abort(arguments: argparse.Namespace) -> int:
-    with open_client(arguments) as client:
-        was_live = client.abort(arguments.request_id)
-    print("aborted" if was_live else "was not live")
-    return ExitCode.OK
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("request_id", help="exact id of the request")
 
-
-SMALL_COMMANDS = (
-    Command("tokenize", "turn text into token ids", _add_tokenize_arguments, _tokenize),
-    Command("detokenize", "turn token ids into text", _add_detokenize_arguments, _detokenize),
-    Command("models", "describe the served models", _add_describe_arguments, _models),
-    Command("server", "describe the server", _add_describe_arguments, _server),
-    Command("health", "say whether the server is ready", _add_health_arguments, _health),
-    Command("abort", "end a live request", _add_abort_arguments, _abort),
-)
+    def run(self, arguments: argparse.Namespace) -> int:
+        with open_client(arguments) as client:
+            was_live = client.abort(arguments.request_id)
+        print("aborted" if was_live else "was not live")
+        return ExitCode.OK
