@@ -268,18 +268,14 @@ class Scheduler:
         else:
             sequence.first_scheduled_time = now
             if sequence.group is None or not sequence.group.has_started:
-                self._count_request(sequence)
+                self._started.append(sequence)
+                if not sequence.is_resume:  # whose prompt was counted when it ran before
+                    self.counters.prompt_tokens += sequence.num_prompt_tokens
+                    self.counters.prefix_query_tokens += sequence.num_prompt_tokens
+                    self.counters.prefix_hit_tokens += sequence.num_cached_tokens
         if sequence.group is not None:
             self._sharing.started(sequence.group, sequence)
         builder.admit(sequence, target.is_long)
-
-    def _count_request(self, sequence: Sequence) -> None:
-        """Count a request that begins to run, and its prompt unless it ran before."""
-        self._started.append(sequence)
-        if not sequence.is_resume:
-            self.counters.prompt_tokens += sequence.num_prompt_tokens
-            self.counters.prefix_query_tokens += sequence.num_prompt_tokens
-            self.counters.prefix_hit_tokens += sequence.num_cached_tokens
 
     # Moving
 

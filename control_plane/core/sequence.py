@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from control_plane.core.constraint import Constraint
-from control_plane.core.pages.page_hash import PageHashes
-from control_plane.core.pages.page_tables import PageTables
+from control_plane.core.pages.page_tables import PageHashes, PageTables
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import TokenLogprob

@@ -4,9 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from control_plane.core.pages.page_hash import PageHashes
 from control_plane.core.pages.page_pool import PageCounts, PagePool
-from control_plane.core.pages.page_tables import PageTables, PrefixHit
+from control_plane.core.pages.page_tables import PageHashes, PageTables, PrefixHit
 from control_plane.core.step import NO_PAGE, CacheGroup
 
 

@@ -1,8 +1,52 @@
-"""The pages of one sequence."""
+"""The pages of one sequence: the names of their contents, and the tables in which they stand.
 
+Full pages are named by chained SHA-256 over every token from the start, so that equal names mean equal KV.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field
 
-from control_plane.core.pages.page_hash import PageHashes
+_DOMAIN = b"pypto-serving kv page\0"
+
+
+class PageHashes:
+    """Hashes of the full pages of one growing token list, per page size; each is computed once.
+
+    Page i's hash covers the tokens [0, (i + 1) * page_tokens), the page size and the salt.
+    """
+
+    __slots__ = ("_chains", "_salt", "_token_ids")
+
+    def __init__(self, token_ids: TokenIds[int], salt: str) -> None:
+        self._token_ids = token_ids
+        self._salt = salt.encode()
+        self._chains: dict[int, list[bytes]] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens hashed so far, over all page sizes."""
+        return sum(page_tokens * len(chain) for page_tokens, chain in self._chains.items())
+
+    def first(self, page_tokens: int, num_pages: int) -> list[bytes]:
+        """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
+        chain = self._chains.setdefault(page_tokens, [])
+        assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
+        parent = chain[-1] if chain else hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()
+        new = array("I", self._token_ids[len(chain) * page_tokens : num_pages * page_tokens])
+        tokens, page_bytes = new.tobytes(), page_tokens * new.itemsize
+        for start in range(0, len(tokens), page_bytes):
+            parent = hashlib.sha256(parent + tokens[start : start + page_bytes]).digest()
+            chain.append(parent)
+        return chain
+
+    def adopt(self, other: "PageHashes", num_tokens: int) -> None:
+        """Take over the hashes of the first `num_tokens` tokens from somebody who has the same ones."""
+        assert self._salt == other._salt
+        for page_tokens, chain in other._chains.items():
+            own = self._chains.setdefault(page_tokens, [])
+            own.extend(chain[len(own) : num_tokens // page_tokens])
 
 
 @dataclass(frozen=True, slots=True)

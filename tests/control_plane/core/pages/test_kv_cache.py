@@ -4,8 +4,8 @@ import random
 import pytest
 
 from control_plane.core.pages.kv_cache import KVCacheManager, max_sequence_length
-from control_plane.core.pages.page_hash import PageHashes
 from control_plane.core.pages.page_pool import PagePool
+from control_plane.core.pages.page_tables import PageHashes
 from control_plane.core.step import NO_PAGE, CacheGroup
 
 

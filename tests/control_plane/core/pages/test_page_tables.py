@@ -1,6 +1,6 @@
 import random
 
-from control_plane.core.pages.page_hash import PageHashes
+from control_plane.core.pages.page_tables import PageHashes
 
 
 def page_names(token_ids, salt="", page_tokens=4):
