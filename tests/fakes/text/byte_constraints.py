@@ -65,7 +65,7 @@ def why_refused(grammar: str) -> str:
     return ""
 
 
-def drawn(constraint: TokenConstraint, draw: random.Random) -> bytes:
+def drawn_output(constraint: TokenConstraint, draw: random.Random) -> bytes:
     """Tokens drawn from the masks, blanks and escapes rarely, an end as soon as there can be one half of the time."""
     output = bytearray()
     while len(output) < 2000:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.text.byte_constraints import constraint_of, drawn
+from fakes.text.byte_constraints import constraint_of, drawn_output
 
 from control_plane.edge.text.constraint.grammar import json_schema_grammar
 
@@ -31,4 +31,4 @@ SCHEMAS: list[dict[str, Any]] = [
 def test_every_output_is_valid(schema: dict[str, Any]) -> None:
     grammar = json_schema_grammar(json.dumps(schema))
     for seed in range(25):
-        jsonschema.validate(json.loads(drawn(constraint_of(grammar), random.Random(seed))), schema)
+        jsonschema.validate(json.loads(drawn_output(constraint_of(grammar), random.Random(seed))), schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fakes.text.byte_constraints import accepts, constraint_of, drawn, why_refused
+from fakes.text.byte_constraints import accepts, constraint_of, drawn_output, why_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def test_sch_01_a_value_that_needs_an_escape_like_those_is_refused(text: str) ->
 def test_sch_01_whatever_is_drawn_is_valid_under_the_names_that_are_meant(schema: dict[str, Any]) -> None:
     grammar = json_schema_grammar(json.dumps(schema))
     for seed in range(20):
-        text = drawn(constraint_of(grammar), random.Random(seed)).decode()
+        text = drawn_output(constraint_of(grammar), random.Random(seed)).decode()
         jsonschema.validate(json.loads(text), schema)
         bound = set(schema.get("properties", ()))
         assert all(names_of(text).count(name) <= 1 for name in bound)
