@@ -1,8 +1,8 @@
-"""Causal attention over the paged cache, row by row, with no word to the host.
+"""Causal attention over the paged cache, row by row, without synchronizing with the host.
 
-Every row meets all keys that the width of the page table allows; those that it must not see weigh zero. What is added up follows a
-tree over absolute positions, so a row's result depends neither on that width, nor on how rows and keys are cut to bound the memory that
-products take.
+Every row meets all keys that the width of the page table allows; those that it must not see have a probability of zero. Sums are pairwise
+over absolute positions, so a row's result depends neither on that width, nor on how rows and keys are cut to bound the memory that products
+take.
 """
 
 from dataclasses import dataclass
@@ -65,12 +65,12 @@ def _attend(rows: _Rows, k_cache: Tensor, v_cache: Tensor, scale: float) -> Tens
     chunk = _keys_at_a_time(rows.q, capacity)
     starts = range(0, capacity, chunk)
     scores = torch.cat([_score(rows, k_cache, start, chunk, scale) for start in starts], dim=1)
-    weights = torch.exp(scores - scores.amax(1, keepdim=True)).masked_fill(scores <= _MASKED, 0.0)
-    parts = torch.split(weights, chunk, dim=1)
-    totals = [_weigh(rows, v_cache, start, part) for start, part in zip(starts, parts, strict=True)]
-    weight = _sum_chunks([sum_keys(part) for part in parts]).unsqueeze(-1)
+    probabilities = torch.exp(scores - scores.amax(1, keepdim=True)).masked_fill(scores <= _MASKED, 0.0)
+    parts = torch.split(probabilities, chunk, dim=1)
+    accumulators = [_weigh(rows, v_cache, start, part) for start, part in zip(starts, parts, strict=True)]
+    denominator = _sum_chunks([sum_keys(part) for part in parts]).unsqueeze(-1)
     # Rows of no sequence have seen nothing: zero by one, not by zero.
-    return _sum_chunks(totals) / weight.masked_fill(~rows.exists[:, None, None, None], 1.0)
+    return _sum_chunks(accumulators) / denominator.masked_fill(~rows.exists[:, None, None, None], 1.0)
 
 
 def _keys_at_a_time(q: Tensor, capacity: int) -> int:
@@ -86,10 +86,10 @@ def _score(rows: _Rows, k_cache: Tensor, start: int, num_keys: int, scale: float
     return (sum_features(products).squeeze(-1) * scale).masked_fill(~visible[:, :, None, None], _MASKED)
 
 
-def _weigh(rows: _Rows, v_cache: Tensor, start: int, weights: Tensor) -> Tensor:
-    """The values that `weights` [R, L, Hk, G] belong to, weighted and added: [R, Hk, G, D]."""
-    values, _ = rows.load(v_cache, start, weights.shape[1])
-    return sum_keys(weights.unsqueeze(-1) * values.unsqueeze(3))
+def _weigh(rows: _Rows, v_cache: Tensor, start: int, probabilities: Tensor) -> Tensor:
+    """The values that `probabilities` [R, L, Hk, G] belong to, weighted and added: [R, Hk, G, D]."""
+    values, _ = rows.load(v_cache, start, probabilities.shape[1])
+    return sum_keys(probabilities.unsqueeze(-1) * values.unsqueeze(3))
 
 
 def _sum_chunks(parts: list[Tensor]) -> Tensor:

@@ -54,7 +54,7 @@ def _products(  # noqa: PLR0913, PLR0917 - the tensors and numbers of a launch
     if start < end:
         rows = start + tl.arange(0, block_rows)
         columns = (column_tile * block_columns + tl.arange(0, block_columns)).to(tl.int64)
-        total = tl.zeros((block_rows, block_columns), dtype=tl.float32)
+        accumulator = tl.zeros((block_rows, block_columns), dtype=tl.float32)
         for first in range(0, depth, block_depth):
             places = first + tl.arange(0, block_depth)
             inside = places[None, :] < depth
@@ -62,11 +62,11 @@ def _products(  # noqa: PLR0913, PLR0917 - the tensors and numbers of a launch
             right = tl.load(weights + columns[:, None] * depth + places[None, :], mask=(columns[:, None] < num_columns) & inside, other=0.0)
             if widen:
                 left, right = left.to(tl.float32), right.to(tl.float32)
-            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+            accumulator = tl.dot(left, tl.trans(right), accumulator, input_precision="ieee")
         if has_bias:
-            total += tl.load(bias + columns, mask=columns < num_columns, other=0.0).to(tl.float32)[None, :]
+            accumulator += tl.load(bias + columns, mask=columns < num_columns, other=0.0).to(tl.float32)[None, :]
         place = out + rows[:, None] * num_columns + columns[None, :]
-        tl.store(place, total.to(out.dtype.element_ty), mask=(rows[:, None] < end) & (columns[None, :] < num_columns))
+        tl.store(place, accumulator.to(out.dtype.element_ty), mask=(rows[:, None] < end) & (columns[None, :] < num_columns))
 
 
 # Triton's interpreter multiplies what numpy knows: not bfloat16.

@@ -5,11 +5,11 @@
 //     rows      [positions x group]   of q
 //     key tile  [D, 64]               64 keys from an absolute multiple of 64 on, transposed, absent ones zero
 //     scores    [rows, 64]            = rows @ key tile, then the online softmax, row by row
-//     values    [64, D]               out[rows, D] += scores @ values
+//     values    [64, D]               accumulator[rows, D] += probabilities @ values
 //
 // Products are those of multiply.h: of pairs in bf16 where the CPU has them, else of elements widened to fp32; sums are fp32.
 // All arithmetic of a row runs over its own keys, tile by tile, in one fixed order. A tile outside what the row sees changes nothing, nor
-// does a key in its tile that it must not see: that weighs zero, and where zero times its value would not be zero, the value is cleared.
+// does a key in its tile that it must not see: its probability is zero, and where zero times its value would not be zero, the value is cleared.
 
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -68,13 +68,13 @@ class Attention {
       : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_(whole_vectors(width_)), depth_(padded_ / kDepthPerWord<T>) {
     const int64_t rows = std::max(kMaxRows, group_);
     q_.resize(rows * depth_);
-    out_.resize(rows * padded_);
+    accumulator_.resize(rows * padded_);
     scores_.resize(rows * kKeyTile);
     keys_.resize(kKeyTile * depth_);
     values_.resize(kValueWords * padded_);
     zeros_.resize(width_);
-    highest_.resize(rows);
-    weight_.resize(rows * kLanes);
+    running_max_.resize(rows);
+    denominator_.resize(rows * kLanes);
   }
 
   // `following` is the task that comes after this one on the same thread, if any: its first tile is asked for in time.
@@ -129,9 +129,9 @@ class Attention {
       for (int64_t i = 0; i < depth_; i += kLanes)
         store(&q_[row * depth_ + i], kPaired<T> ? load_words(from, i, width_) : load(from + i, std::max<int64_t>(0, width_ - i)));
     }
-    std::fill_n(out_.begin(), rows * padded_, 0.0f);
-    std::fill_n(highest_.begin(), rows, kMasked);
-    std::fill_n(weight_.begin(), rows * kLanes, 0.0f);
+    std::fill_n(accumulator_.begin(), rows * padded_, 0.0f);
+    std::fill_n(running_max_.begin(), rows, kMasked);
+    std::fill_n(denominator_.begin(), rows * kLanes, 0.0f);
   }
 
   // Finds the tokens of the tile at position `at` in the caches, those that a row of the task sees and that have a page.
@@ -173,13 +173,13 @@ class Attention {
     multiply_add<T>(&q_[first_row * depth_], depth_, keys_.data(), kKeyTile, scores_.data(), rows, depth_, next_values);
     for (int64_t row = 0; row < rows; ++row) {
       const auto [first, end] = seen(task, row / group_, start);
-      soften(&scores_[row * kKeyTile], first_row + row, first, end);
+      online_softmax_step(&scores_[row * kKeyTile], first_row + row, first, end);
     }
-    weigh(task, first_row, start, next_values);
+    accumulate(task, first_row, start, next_values);
   }
 
-  // Turns a row's scores into weights relative to its highest score so far; keys outside first .. end get none.
-  void soften(float* scores, int64_t row, int64_t first, int64_t end) {
+  // Turns a row's scores into probabilities relative to its running max, and rescales its sums; keys outside first .. end get none.
+  void online_softmax_step(float* scores, int64_t row, int64_t first, int64_t end) {
     if (first >= end) {
       std::fill_n(scores, kKeyTile, 0.0f);
       return;
@@ -191,23 +191,23 @@ class Attention {
       visible[v] = (key >= static_cast<int32_t>(first)) & (key < static_cast<int32_t>(end));
       lanes[v] = visible[v] ? load(scores + v * kLanes) * problem_.scale : broadcast(kMasked);
     }
-    const float before = highest_[row];
-    const float highest = std::max(before, max_lanes(maximum(maximum(lanes[0], lanes[1]), maximum(lanes[2], lanes[3]))));
-    for (int v = 0; v < 4; ++v) lanes[v] = visible[v] ? exp(lanes[v] - highest) : Floats{};
-    const float fade = exp(broadcast(before - highest))[0];
-    float* weight = &weight_[row * kLanes];
-    store(weight, load(weight) * fade + ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])));
-    store_weights<T>(lanes, scores);
-    highest_[row] = highest;
-    if (fade != 1.0f)
-      for (int64_t i = 0; i < padded_; i += kLanes) store(&out_[row * padded_ + i], load(&out_[row * padded_ + i]) * fade);
+    const float before = running_max_[row];
+    const float running_max = std::max(before, max_lanes(maximum(maximum(lanes[0], lanes[1]), maximum(lanes[2], lanes[3]))));
+    for (int v = 0; v < 4; ++v) lanes[v] = visible[v] ? exp(lanes[v] - running_max) : Floats{};
+    const float rescale = exp(broadcast(before - running_max))[0];
+    float* denominator = &denominator_[row * kLanes];
+    store(denominator, load(denominator) * rescale + ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])));
+    store_probabilities<T>(lanes, scores);
+    running_max_[row] = running_max;
+    if (rescale != 1.0f)
+      for (int64_t i = 0; i < padded_; i += kLanes) store(&accumulator_[row * padded_ + i], load(&accumulator_[row * padded_ + i]) * rescale);
   }
 
-  // Adds the weighted values of a tile to the sums of a kv head's rows.
-  void weigh(const Task& task, int64_t first_row, int64_t start, Prefetch& next_values) {
-    float* out = &out_[first_row * padded_];
+  // Adds the values of a tile, times the probabilities, to the accumulators of a kv head's rows.
+  void accumulate(const Task& task, int64_t first_row, int64_t start, Prefetch& next_values) {
+    float* accumulator = &accumulator_[first_row * padded_];
     if (!hides(task, start) || all_finite<T>(values_.data(), padded_)) {
-      multiply_add<T, kWeightParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, out, task.count * group_, kValueWords, next_values);
+      multiply_add<T, kProbabilityParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, accumulator, task.count * group_, kValueWords, next_values);
       return;
     }
     for (int64_t query = 0; query < task.count; ++query) {
@@ -215,7 +215,7 @@ class Attention {
       std::vector<float> visible = values_;
       clear_values_outside<T>(first, end, padded_, visible.data());
       const int64_t row = query * group_;
-      multiply_add<T, kWeightParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, out + row * padded_, group_, kValueWords,
+      multiply_add<T, kProbabilityParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, accumulator + row * padded_, group_, kValueWords,
                                        next_values);
     }
   }
@@ -231,12 +231,12 @@ class Attention {
   void finish(const Task& task) {
     T* out = problem_.out.mutable_data_ptr<T>();
     for (int64_t row = 0; row < task.heads * task.count * group_; ++row)
-      store_result(&out_[row * padded_], sum_lanes(load(&weight_[row * kLanes])), width_, padded_, out + head_of(task, row) * width_);
+      store_result(&accumulator_[row * padded_], sum_lanes(load(&denominator_[row * kLanes])), width_, padded_, out + head_of(task, row) * width_);
   }
 
   const Problem& problem_;
   const int64_t group_, width_, padded_, depth_;  // padded_ in elements, depth_ the same in words of an operand
-  std::vector<float> q_, out_, scores_, keys_, values_, highest_, weight_;
+  std::vector<float> q_, scores_, keys_, values_, running_max_, denominator_, accumulator_;  // scores_ become probabilities
   std::vector<T> zeros_;  // an absent token
   KeyTile tile_, next_;
   KeyRows<T> rows_;

@@ -1,4 +1,4 @@
-// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, weights too, and its results back.
+// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, probabilities too, and its results back.
 #pragma once
 
 #include "multiply.h"
@@ -203,13 +203,13 @@ inline Floats widened_half(Floats pair, int which) {
 }
 #endif
 
-// The parts of a weight, each an operand: a bf16 weight alone would cost as much exactness as rounding the result does.
+// The parts of a probability, each an operand: one in bf16 alone would cost as much exactness as rounding the result does.
 template <typename T>
-constexpr int kWeightParts = kPaired<T> ? 2 : 1;
+constexpr int kProbabilityParts = kPaired<T> ? 2 : 1;
 
-// Stores 64 weights as words of operands, the parts one behind the other.
+// Stores 64 probabilities as words of operands, the parts one behind the other.
 template <typename T>
-void store_weights(const Floats (&lanes)[4], float* words) {
+void store_probabilities(const Floats (&lanes)[4], float* words) {
 #ifdef __AVX512BF16__
   if constexpr (kPaired<T>) {
     for (int pair = 0; pair < 2; ++pair) {
@@ -225,12 +225,12 @@ void store_weights(const Floats (&lanes)[4], float* words) {
   for (int v = 0; v < 4; ++v) store(words + v * kLanes, lanes[v]);
 }
 
-// The sums over the weight. A zero is stored as +0: adding products with weight zero may or may not have turned a -0 around.
+// The accumulator over the denominator. A zero is stored as +0: adding products with a probability of zero may or may not have turned a -0 around.
 template <typename T>
-void store_result(const float* sums, float weight, int64_t width, int64_t padded, T* out) {
+void store_result(const float* accumulator, float denominator, int64_t width, int64_t padded, T* out) {
   for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {
     Floats parts[kPerWord<T>];
-    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(sums + first + part * kLanes) / weight + 0.0f;
+    for (int64_t part = 0; part < kPerWord<T>; ++part) parts[part] = load(accumulator + first + part * kLanes) / denominator + 0.0f;
     store_words(out, first / kPerWord<T>, width, narrow<T>(parts));
   }
 }

@@ -1,6 +1,6 @@
 // Sixteen fp32 lanes in the compiler's portable vector types: AVX-512, AVX2 and NEON all come from this one text.
 //
-// Every row is computed by the same sequence of operations whatever the number of rows, so that its bits never depend on its company.
+// Every row is computed by the same sequence of operations whatever the number of rows, so that rows are batch-invariant.
 #pragma once
 
 #include <algorithm>

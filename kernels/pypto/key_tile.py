@@ -46,13 +46,13 @@ def mask(scores, distance, window):
     return pypto.where(pypto.lt(distance, float(window)), scores, MASKED) if window else scores
 
 
-def weigh(powers, v_cache, pages, column, width, valid):
+def weigh(probabilities, v_cache, pages, column, width, valid):
     """For each page, its values in `width` columns of the cache from `column` on, weighted: [rows, width]."""
-    rows, key_tile = powers.shape
+    rows, key_tile = probabilities.shape
     page_tokens = key_tile // PAGES_PER_KEY_TILE
     weighted = []
     for part, (offset, count) in enumerate(pages):
-        shares = pypto.view(powers, [rows, page_tokens], [0, part * page_tokens], valid_shape=[valid, count])
+        shares = pypto.view(probabilities, [rows, page_tokens], [0, part * page_tokens], valid_shape=[valid, count])
         values = pypto.view(v_cache, [page_tokens, width], [offset, column], valid_shape=[count, width])
         weighted.append(pypto.matmul(shares, values, pypto.DT_FP32))
     return weighted

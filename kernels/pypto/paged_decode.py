@@ -24,8 +24,8 @@ def decode_attend_kernel(
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     head_positions: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     key_positions: pypto.Tensor([1, pypto.DYNAMIC], pypto.DT_FP32),
-    tops: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
-    weights: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    tile_maxima: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    tile_denominators: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     parts: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     heads: int,
     page_tokens: int,
@@ -55,12 +55,12 @@ def decode_attend_kernel(
             if pypto.max(start + key_tile - last - 1, first - start) > 0:
                 distance = pypto.view(head_positions, [heads, 1], [row * heads, 0]) - pypto.view(key_positions, [1, key_tile], [0, start])
                 seen = mask(seen, distance, window)
-            top = pypto.amax(seen, -1, True)
-            powers = pypto.exp(seen - top)
-            pypto.assemble(top, [slot * heads, 0], tops)
-            pypto.assemble(pypto.sum(powers, -1, True), [slot * heads, 0], weights)
+            tile_max = pypto.amax(seen, -1, True)
+            probabilities = pypto.exp(seen - tile_max)
+            pypto.assemble(tile_max, [slot * heads, 0], tile_maxima)
+            pypto.assemble(pypto.sum(probabilities, -1, True), [slot * heads, 0], tile_denominators)
             pypto.set_cube_tile_shapes([rows_tile, rows_tile], [depth_tile, page_tokens], [columns_tile, columns_tile])
-            weighted = weigh(pypto.cast(powers, pypto.DT_BF16), v_cache, found, 0, width, heads)
+            weighted = weigh(pypto.cast(probabilities, pypto.DT_BF16), v_cache, found, 0, width, heads)
             for part in range(PAGES_PER_KEY_TILE):
                 pypto.assemble(weighted[part], [(slot * PAGES_PER_KEY_TILE + part) * (heads + 1), 0], parts)
 
@@ -68,8 +68,8 @@ def decode_attend_kernel(
 @pypto.frontend.jit(runtime_options=MEMORY)
 def decode_merge_kernel(
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
-    tops: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
-    weights: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    tile_maxima: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    tile_denominators: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     parts: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     out: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     kv_heads: int,
@@ -79,33 +79,33 @@ def decode_merge_kernel(
     merged_tasks: int,
 ):
     pypto.set_pass_options(vec_nbuffer_setting={-1: merged_tasks})
-    group = tops.shape[1]
+    group = tile_maxima.shape[1]
     head_dim = out.shape[1] // group
     heads = group * kv_heads
     for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
         last = read(positions, row)
         first = pypto.max(0, last - window + 1) if window else 0
         pypto.set_vec_tile_shapes(heads, head_dim)
-        highest = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
-        weight = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
-        total = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
+        running_max = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
+        denominator = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
+        accumulator = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
         begin = first // key_tile
         # Unrolled loops that begin at another number than 0 go wrong in PyPTO 0.2.0.
         for index in pypto.loop((last + key_tile) // key_tile - begin, name="KEY_TILES", idx_name="index", unroll_list=[8, 4, 2, 1]):
             place = (row * tiles + begin + index) * kv_heads
             pypto.set_vec_tile_shapes(kv_heads, head_dim)
-            top = _column(tops, place, kv_heads, group)
-            share = _column(weights, place, kv_heads, group)
-            part = _page_sums(parts, place, kv_heads, head_dim, group)
+            tile_max = _column(tile_maxima, place, kv_heads, group)
+            tile_denominator = _column(tile_denominators, place, kv_heads, group)
+            tile_sum = _page_sums(parts, place, kv_heads, head_dim, group)
             pypto.set_vec_tile_shapes(heads, head_dim)
-            now = pypto.maximum(highest, top)
-            fade = pypto.exp(highest - now)
-            grow = pypto.exp(top - now)
-            weight[:] = weight * fade + share * grow
-            total[:] = total * fade + part * grow
-            highest[:] = now
+            new_max = pypto.maximum(running_max, tile_max)
+            rescale = pypto.exp(running_max - new_max)
+            tile_rescale = pypto.exp(tile_max - new_max)
+            denominator[:] = denominator * rescale + tile_denominator * tile_rescale
+            accumulator[:] = accumulator * rescale + tile_sum * tile_rescale
+            running_max[:] = new_max
             if pypto.is_loop_end(index):
-                result = pypto.cast(total / weight, pypto.DT_BF16)
+                result = pypto.cast(accumulator / denominator, pypto.DT_BF16)
                 for member in range(group):
                     rows = pypto.view(result, [kv_heads, head_dim], [member * kv_heads, 0])
                     pypto.assemble(pypto.clone(rows), [row * kv_heads, member * head_dim], out)
@@ -145,10 +145,10 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
     tiles = -(-page_table.shape[1] * page_tokens // key_tile)
     merged_attend, merged_merge = decode_merged_tasks(num_rows)
     own = torch.eye(kv_heads, dtype=q.dtype, device=q.device).view(1, kv_heads, 1, kv_heads, 1)
-    tops = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
-    weights = torch.empty_like(tops)
+    tile_maxima = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
+    tile_denominators = torch.empty_like(tile_maxima)
     # A row more than the heads: seen as [kv heads, ..], the columns of a head's own kv head then lie in one column.
-    parts = tops.new_empty(num_rows * tiles * PAGES_PER_KEY_TILE * (heads + 1), width)
+    parts = tile_maxima.new_empty(num_rows * tiles * PAGES_PER_KEY_TILE * (heads + 1), width)
     decode_attend_kernel(
         (q.view(num_rows, kv_heads, group, 1, head_dim) * own).view(num_rows * heads, width),
         k_cache.view(-1, width),
@@ -157,8 +157,8 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
         positions,
         positions.float().repeat_interleave(heads).unsqueeze(1),
         torch.arange(tiles * key_tile, dtype=torch.float32, device=q.device).unsqueeze(0),
-        tops,
-        weights,
+        tile_maxima,
+        tile_denominators,
         parts,
         heads,
         page_tokens,
@@ -170,8 +170,8 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
     out = torch.zeros_like(q)
     decode_merge_kernel(
         positions,
-        tops.view(-1, group),
-        weights.view(-1, group),
+        tile_maxima.view(-1, group),
+        tile_denominators.view(-1, group),
         parts.view(-1, group * width + head_dim),
         out.view(num_rows * kv_heads, group * head_dim),
         kv_heads,

@@ -46,9 +46,9 @@ def paged_prefill_kernel(
             last = read(positions, start_row + count - 1)
             first = pypto.max(0, lowest - window + 1) if window else 0
             for head in pypto.loop(kv_heads, name="KV_HEADS", idx_name="head"):
-                highest = pypto.tensor([rows, 1], pypto.DT_FP32, "highest")
-                weight = pypto.tensor([rows, 1], pypto.DT_FP32, "weight")
-                total = pypto.tensor([rows, head_dim], pypto.DT_FP32, "total")
+                running_max = pypto.tensor([rows, 1], pypto.DT_FP32, "running_max")
+                denominator = pypto.tensor([rows, 1], pypto.DT_FP32, "denominator")
+                accumulator = pypto.tensor([rows, head_dim], pypto.DT_FP32, "accumulator")
                 for tile in pypto.loop(first // key_tile, (last + key_tile) // key_tile, 1, name="KEY_TILES", idx_name="tile"):
                     start = tile * key_tile
                     found = find_pages(page_table, sequence, tile, first, last, page_tokens)
@@ -61,27 +61,27 @@ def paged_prefill_kernel(
                     if pypto.max(start + key_tile - lowest - 1, last - window + 1 - start if window else 0) > 0:
                         row_positions = pypto.view(head_positions, [rows, 1], [start_row * group, 0], valid_shape=[valid, 1])
                         seen = mask(seen, row_positions - pypto.view(key_positions, [1, key_tile], [0, start]), window)
-                    top = pypto.amax(seen, -1, True)
-                    powers = pypto.exp(seen - top)
-                    share = pypto.sum(powers, -1, True)
+                    tile_max = pypto.amax(seen, -1, True)
+                    probabilities = pypto.exp(seen - tile_max)
+                    tile_denominator = pypto.sum(probabilities, -1, True)
                     pypto.set_cube_tile_shapes([cube_rows, cube_rows], [page_tokens, page_tokens], [head_dim, head_dim])
-                    pages = weigh(pypto.cast(powers, pypto.DT_BF16), v_cache, found, head * head_dim, head_dim, valid)
+                    pages = weigh(pypto.cast(probabilities, pypto.DT_BF16), v_cache, found, head * head_dim, head_dim, valid)
                     pypto.set_vec_tile_shapes(vector_rows, head_dim)
-                    product = add_in_order(pages)
+                    tile_sum = add_in_order(pages)
                     if pypto.is_loop_begin(tile):
-                        highest[:] = pypto.clone(top)
-                        weight[:] = pypto.clone(share)
-                        total[:] = pypto.clone(product)
+                        running_max[:] = pypto.clone(tile_max)
+                        denominator[:] = pypto.clone(tile_denominator)
+                        accumulator[:] = pypto.clone(tile_sum)
                     else:
-                        before = _valid(highest, valid)
-                        now = pypto.maximum(before, top)
-                        fade = pypto.exp(before - now)
-                        grow = pypto.exp(top - now)
-                        weight[:] = _valid(weight, valid) * fade + share * grow
-                        total[:] = _valid(total, valid) * fade + product * grow
-                        highest[:] = now
+                        before = _valid(running_max, valid)
+                        new_max = pypto.maximum(before, tile_max)
+                        rescale = pypto.exp(before - new_max)
+                        tile_rescale = pypto.exp(tile_max - new_max)
+                        denominator[:] = _valid(denominator, valid) * rescale + tile_denominator * tile_rescale
+                        accumulator[:] = _valid(accumulator, valid) * rescale + tile_sum * tile_rescale
+                        running_max[:] = new_max
                     if pypto.is_loop_end(tile):
-                        result = pypto.cast(_valid(total, valid) / _valid(weight, valid), pypto.DT_BF16)
+                        result = pypto.cast(_valid(accumulator, valid) / _valid(denominator, valid), pypto.DT_BF16)
                         pypto.set_vec_tile_shapes(query_tile, group, head_dim)
                         by_head = pypto.reshape(result, [query_tile, group, head_dim], valid_shape=[count, group, head_dim])
                         pypto.assemble(by_head, [start_row, head * group, 0], out)

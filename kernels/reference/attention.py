@@ -4,7 +4,7 @@
     keys 0 .. p     cut into key tiles of KEY_TILE at absolute positions, visited in order, softmax carried along in fp32
 
 A row meets the same key tiles in the same order wherever it stands and however its sequence was chunked. A tile that lies wholly
-outside what a row sees leaves its state as it was, bit for bit: the maximum stays, old sums are multiplied by exp(0) = 1, zeros are added.
+outside what a row sees leaves its state as it was, bit for bit: the running max stays, the sums are rescaled by exp(0) = 1, zeros are added.
 """
 
 from dataclasses import dataclass
@@ -80,22 +80,22 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, tiles: _QueryTiles, sca
     row_positions = tiles.positions.repeat(1, group)[:, None, :, None]
     lowest = int(tiles.positions.min()) - window + 1 if window else 0
     first_tile = max(lowest, 0) // KEY_TILE * KEY_TILE
-    highest = q.new_full((*q.shape[:3], 1), _MASKED)
-    weight = torch.zeros_like(highest)
-    total = torch.zeros_like(q)
+    running_max = q.new_full((*q.shape[:3], 1), _MASKED)
+    denominator = torch.zeros_like(running_max)
+    accumulator = torch.zeros_like(q)
     for start in range(first_tile, int(tiles.positions.max()) + 1, KEY_TILE):
         keys, values, key_positions = _load_key_tile(k_cache, v_cache, tiles, start)
         visible = key_positions <= row_positions
         if window:
             visible &= key_positions > row_positions - window
         scores = (q @ keys * scale).masked_fill(~visible, _MASKED)
-        now_highest = torch.maximum(highest, scores.amax(-1, keepdim=True))
-        fade = torch.exp(highest - now_highest)
-        probabilities = torch.exp(scores - now_highest).masked_fill(~visible, 0.0)
-        weight = weight * fade + probabilities.sum(-1, keepdim=True)
-        total = total * fade + _weigh(probabilities, values, visible)
-        highest = now_highest
-    return total / weight + 0.0  # a zero is +0, whatever was multiplied by weight zero
+        new_max = torch.maximum(running_max, scores.amax(-1, keepdim=True))
+        rescale = torch.exp(running_max - new_max)
+        probabilities = torch.exp(scores - new_max).masked_fill(~visible, 0.0)
+        denominator = denominator * rescale + probabilities.sum(-1, keepdim=True)
+        accumulator = accumulator * rescale + _weigh(probabilities, values, visible)
+        running_max = new_max
+    return accumulator / denominator + 0.0  # a zero is +0, whatever was multiplied by a probability of zero
 
 
 def _weigh(probabilities: Tensor, values: Tensor, visible: Tensor) -> Tensor:
