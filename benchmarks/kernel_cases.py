@@ -54,7 +54,7 @@ def _layer(model: ModelShape, rows: int) -> Iterator[KernelCase]:
     hidden = rows * model.hidden
     yield KernelCase(
         f"add-rms-norm/{place}",
-        "add_rms_norm:add_rms_norm",
+        "norm:add_rms_norm",
         lambda: (_zeros(rows, model.hidden), _zeros(rows, model.hidden), _zeros(model.hidden), 1e-6),
         2 * (4 * hidden + model.hidden),
     )
@@ -70,18 +70,18 @@ def _layer(model: ModelShape, rows: int) -> Iterator[KernelCase]:
 def _ends() -> Iterator[KernelCase]:
     small, hidden = QWEN3_0_6B, QWEN3_0_6B.hidden
     yield KernelCase(
-        "rms-norm/qwen3-0.6b/32", "rms_norm:rms_norm", lambda: (_zeros(32, hidden), _zeros(hidden), 1e-6), 2 * (64 * hidden + hidden)
+        "rms-norm/qwen3-0.6b/32", "norm:rms_norm", lambda: (_zeros(32, hidden), _zeros(hidden), 1e-6), 2 * (64 * hidden + hidden)
     )
     yield KernelCase(
         "embedding/qwen3-0.6b/32",
-        "embedding:embedding",
+        "lookup:embedding",
         lambda: (torch.arange(32) * 4000, _zeros(small.vocab, hidden)),
         2 * 2 * 32 * hidden,
     )
     yield _linear("lm-head/qwen3-0.6b/8", 8, small.vocab, hidden)
     yield _linear("lm-head/qwen3-0.6b/128", 128, small.vocab, hidden)
     yield _linear("a-quarter-of-lm-head/qwen3-14b/8", 8, small.vocab // 4, QWEN3_14B.hidden)
-    yield KernelCase("argmax/qwen3/8", "argmax:argmax", lambda: (torch.zeros(8, small.vocab),), 4 * 8 * small.vocab)
+    yield KernelCase("argmax/qwen3/8", "lookup:argmax", lambda: (torch.zeros(8, small.vocab),), 4 * 8 * small.vocab)
 
 
 def _attention() -> Iterator[KernelCase]:

@@ -1,7 +1,7 @@
 """Linear layers over weights laid out once for the device.
 
 On a CPU a row of a result has the same bits whatever the number and the content of the other rows (see kernels.cpu.products; not so with
-torch's own products, which serve where the C++ forms are not built). The weight is kept in panels only: the tensor passed in may be freed.
+torch's own products, which serve where the C++ kernels are not built). The weight is kept in panels: the tensor passed in may be freed.
 """
 
 from collections.abc import Sequence
@@ -24,25 +24,25 @@ class PackedLinear:
     plain product followed by ops.swiglu.
     """
 
-    __slots__ = ("_form", "in_features", "out_features")
+    __slots__ = ("_weight", "in_features", "out_features")
 
     def __init__(self, weight: Tensor | Sequence[Tensor], bias: Tensor | None, *, gated: bool = False) -> None:
         parts = _as_parts(weight)
         self.out_features, self.in_features = sum(len(part) for part in parts), parts[0].shape[1]
         in_panels = _is_on_host(parts[0]) and products.method(parts[0].dtype) != "torch"
-        self._form: _Panels | _Stored = _Panels(parts, bias, gated) if in_panels else _Stored(parts, bias, gated)
+        self._weight: _Panels | _Stored = _Panels(parts, bias, gated) if in_panels else _Stored(parts, bias, gated)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N], or [T, N / 2] if gated, of x's type."""
-        return self._form.product(x)
+        return self._weight.product(x)
 
     def float32(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N] in fp32: on a CPU the sums as they are, not rounded to x's type; not for gated ones."""
-        return self._form.float32(x)
+        return self._weight.float32(x)
 
     def rows(self, ids: Tensor) -> Tensor:
         """ids [T] int64 -> rows [T, K] of the weight, as they were: the look-up of an embedding that is tied to this head."""
-        return self._form.rows(ids)
+        return self._weight.rows(ids)
 
 
 class PackedExperts:

@@ -1,7 +1,7 @@
 """The operators of the models: what the worker calls.
 
-Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch form serves every device; a form registered for a
-device (C++ under CPU, a torch form of its own under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
+Each is a `torch.library` operator of the namespace `pypto_serving`. Its torch implementation serves every device; one registered for
+a device (C++ under CPU, torch of its own under CUDA, PyPTO under PrivateUse1) takes its place there, whenever it is loaded. A row of a
 result never depends on the other rows, bit for bit, within one `kernel_set()`; for products of matrices see kernels.linear.
 """
 
@@ -13,25 +13,23 @@ import torch
 from torch import Tensor
 
 from kernels.accelerator import attention as accelerator_attention
-from kernels.accelerator import linear as accelerator_linear
-from kernels.accelerator import moe as accelerator_moe
-from kernels.accelerator import norm as accelerator_norm
+from kernels.accelerator import rows as accelerator_rows
 from kernels.cpu import extension
-from kernels.reference import activation, attention, cache, lookup, moe, norm, quantized
-from kernels.reference import linear as linear_form
-from kernels.reference import rotary as rotary_form
+from kernels.reference import attention, moe, quantized, rows
 
 NAMESPACE = "pypto_serving"
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
 
-def _define(schema: str, form: Callable[..., Any], fake: Callable[..., Any], accelerator_form: Callable[..., Any] | None = None) -> Any:
-    """Defines an operator by its schema, torch form, shape rule, and form for accelerators if they need their own; returns it."""
+def _define(
+    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any], accelerator: Callable[..., Any] | None = None
+) -> Any:
+    """Defines an operator by its schema, torch implementation, shape rule, and that for accelerators if they need their own; returns it."""
     name = schema.partition("(")[0]
     _library.define(schema)  # type: ignore[no-untyped-call]
-    _library.impl(name, form, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    if accelerator_form is not None:
-        _library.impl(name, accelerator_form, "CUDA")  # type: ignore[no-untyped-call]
+    _library.impl(name, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    if accelerator is not None:
+        _library.impl(name, accelerator, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
@@ -42,29 +40,29 @@ def _no_shapes(*_: Any) -> Any:
 
 _rms_norm = _define(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
-    norm.rms_norm,
+    rows.rms_norm,
     lambda x, weight, eps: x.new_empty(x.shape),
-    accelerator_norm.rms_norm,
+    accelerator_rows.rms_norm,
 )
 _add_rms_norm = _define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
-    norm.add_rms_norm,
+    rows.add_rms_norm,
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
-    accelerator_norm.add_rms_norm,
+    accelerator_rows.add_rms_norm,
 )
 _finite_rows = _define(
     "finite_rows(Tensor x) -> Tensor",
-    norm.finite_rows,
+    rows.finite_rows,
     lambda x: x.new_empty(x.shape[0], dtype=torch.bool),
 )
 _rotary = _define(
     "rotary(Tensor q, Tensor k, Tensor positions, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
-    rotary_form.rotary,
+    rows.rotary,
     lambda q, k, positions, cos, sin: (q.new_empty(q.shape), k.new_empty(k.shape)),
 )
 _write_kv = _define(
     "write_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> ()",
-    cache.write_kv,
+    rows.write_kv,
     lambda k, v, k_cache, v_cache, slots: None,
 )
 _paged_attention = _define(
@@ -76,7 +74,7 @@ _paged_attention = _define(
 )
 _swiglu = _define(
     "swiglu(Tensor gate_up) -> Tensor",
-    activation.swiglu,
+    rows.swiglu,
     lambda gate_up: gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2),
 )
 _moe_route = _define(
@@ -89,18 +87,18 @@ _moe_route = _define(
 )
 _embedding = _define(
     "embedding(Tensor ids, Tensor table) -> Tensor",
-    lookup.embedding,
+    rows.embedding,
     lambda ids, table: table.new_empty(ids.shape[0], table.shape[1]),
 )
 _argmax = _define(
     "argmax(Tensor logits) -> Tensor",
-    lookup.argmax,
+    rows.argmax,
     lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
 )
 
 
 def greatest_in_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The torch form of greatest, whose parts are dispatched one by one."""
+    """The torch implementation of greatest, whose parts are dispatched one by one."""
     return logits.amax(dim=-1).float(), argmax(logits)
 
 
@@ -111,15 +109,15 @@ _greatest = _define(
 )
 _linear = _define(
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    linear_form.linear,
+    rows.linear,
     lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]),
-    accelerator_linear.linear,
+    accelerator_rows.linear,
 )
 _moe_experts = _define(
     "moe_experts(Tensor x, Tensor weights, Tensor expert_ids, Tensor gate_up, Tensor down) -> Tensor",
     moe.moe_experts,
     lambda x, *_: x.new_empty(x.shape),
-    accelerator_moe.moe_experts,
+    accelerator_rows.moe_experts,
 )
 _int8_linear = _define(
     "int8_linear(Tensor x, Tensor panels, Tensor scales, Tensor offsets, Tensor? bias, ScalarType dtype, bool brgemm) -> Tensor",
@@ -154,7 +152,7 @@ def qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
     v_cache: Tensor,
     slots: Tensor,
 ) -> Tensor:
-    """The torch form of qk_rope_kv_write, whose parts are dispatched one by one."""
+    """The torch implementation of qk_rope_kv_write, whose parts are dispatched one by one."""
     num_kv_heads = k_cache.shape[2]
     query, key, value = torch.split(qkv, [qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm is not None and k_norm is not None:
@@ -172,7 +170,7 @@ _qk_rope_kv_write = _define(
         qkv.shape[0], qkv.shape[1] - 2 * k_cache.shape[2], qkv.shape[2]
     ),
 )
-_cpu_forms = extension.load()
+_cpu_kernels = extension.load()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -217,8 +215,8 @@ def qk_rope_kv_write(  # noqa: PLR0913, PLR0917 - all that stands between a proj
     What rms_norm of the heads by q_norm and k_norm [D] (or neither), rotary and write_kv do one by one.
     """
     # On a CPU the parts are dispatched anyhow, and a call through Python's side of the dispatcher costs as much as a small part.
-    form = qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
-    return form(qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, v_cache, slots)
+    implementation = qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
+    return implementation(qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, v_cache, slots)
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
@@ -248,7 +246,7 @@ def greatest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored. The torch form does not promise batch invariance."""
+    """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored; torch itself does not promise batch invariance."""
     return _linear(x, weight, bias)  # type: ignore[no-any-return]
 
 
@@ -317,20 +315,20 @@ def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Lit
 def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """x [T, H], weights and expert_ids [T, k] as moe_route gives them, gate_up [E, 2I, H], down [E, H, I] -> [T, H].
 
-    The weighted experts of a row, added in its top-k order. The torch form does not promise batch invariance, see linear.
+    The weighted experts of a row, added in its top-k order. The torch implementation does not promise batch invariance, see linear.
     """
     return _moe_experts(x, weights, expert_ids, gate_up, down)  # type: ignore[no-any-return]
 
 
 def can_capture_experts(device_type: str) -> bool:
-    """Whether moe_experts runs on a kind of device without waiting for it; the torch forms have to know how many rows an expert has."""
-    return device_type == "npu" or (device_type == "cuda" and accelerator_linear.triton_products() is not None)
+    """Whether moe_experts runs on a kind of device without waiting for it; in torch the host has to know how many rows an expert has."""
+    return device_type == "npu" or (device_type == "cuda" and accelerator_rows.triton_products() is not None)
 
 
 def kernel_set(device_type: str = "cpu") -> str:
-    """Which forms serve a kind of device, as one word for the numerics id: results may differ in the last bits between two sets."""
+    """The kernels that serve a kind of device, as one word for the numerics id: two sets may differ in the last bits of their results."""
     if device_type == "npu":
         return f"pypto-{version('pypto')}-torch-npu-{version('torch-npu')}"
-    if device_type == "cuda" and accelerator_linear.triton_products() is not None:
+    if device_type == "cuda" and accelerator_rows.triton_products() is not None:
         return f"triton-{version('triton')}"
-    return f"cpp-{_cpu_forms}" if device_type == "cpu" and _cpu_forms else "torch"
+    return f"cpp-{_cpu_kernels}" if device_type == "cpu" and _cpu_kernels else "torch"

@@ -76,27 +76,27 @@ class QuantizedLinear:
     With `gated` the result is silu(gate) * up [T, N / 2]. `dtype` is that of `rows`.
     """
 
-    __slots__ = ("_form", "_gated", "dtype", "in_features", "out_features")
+    __slots__ = ("_gated", "_weight", "dtype", "in_features", "out_features")
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, *, gated: bool = False, dtype: torch.dtype = torch.bfloat16) -> None:
         self.out_features, self.in_features = weight.levels.shape
         self.dtype, self._gated = dtype, gated
         offset = None if bias is None else bias.float()
-        self._form = _Int8(weight, offset) if isinstance(weight, Int8Weight) else _Int4(weight, offset)
+        self._weight = _Int8(weight, offset) if isinstance(weight, Int8Weight) else _Int4(weight, offset)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N], or [T, N / 2] if gated, of x's type."""
-        out = self._form.product(x, x.dtype)
+        out = self._weight.product(x, x.dtype)
         return ops.swiglu(out) if self._gated else out
 
     def float32(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N] in fp32; not for gated ones."""
-        return self._form.product(x, torch.float32)
+        return self._weight.product(x, torch.float32)
 
     def rows(self, ids: Tensor) -> Tensor:
         """ids [T] int64 -> rows [T, K] of the weight: the look-up of an embedding that is tied to this head. For 8 bits only."""
-        assert isinstance(self._form, _Int8), "weights of 4 bits are not looked up"
-        return self._form.rows(ids, self.in_features, self.dtype)
+        assert isinstance(self._weight, _Int8), "weights of 4 bits are not looked up"
+        return self._weight.rows(ids, self.in_features, self.dtype)
 
 
 class _Int8:

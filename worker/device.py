@@ -152,7 +152,7 @@ def _missing_for_npu() -> str | None:
 
 
 def _load_pypto_kernels() -> object:
-    """They take the place of the torch forms as long as the result exists. By name: nothing outside their folder may depend on PyPTO."""
+    """Serve the NPU with PyPTO's kernels as long as the result exists. By name: nothing outside their folder may depend on PyPTO."""
     if importlib.util.find_spec("pypto") is None:
         raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`)")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

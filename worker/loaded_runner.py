@@ -119,7 +119,7 @@ def _check_quantization(device: Device, quantize: str | None) -> None:
 
 def _warn_without_kernels(device: Device) -> None:
     if device.kind == "cpu" and ops.kernel_set() == "torch":
-        message = "no C++ kernels for this CPU and torch: the slower torch forms serve, and tokens may depend on the other rows of a batch"
+        message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
 
 

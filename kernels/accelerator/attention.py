@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.accelerator.tree_sum import next_power_of_two, sum_features, sum_keys
+from kernels.accelerator.rows import next_power_of_two, sum_features, sum_keys
 
 _BLOCK_ROWS = 64
 _LEAST_KEYS = 64
@@ -48,7 +48,7 @@ class _Rows:
 def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, query_starts: Tensor, positions: Tensor, scale: float, window: int = 0
 ) -> Tensor:
-    """See kernels.reference.attention."""
+    """Causal attention over the paged cache, as kernels.reference.attention.paged_attention."""
     index = torch.arange(q.shape[0], device=q.device)
     sequences = torch.searchsorted(query_starts.long(), index, right=True) - 1
     tables = page_table.long()[sequences.clamp(0, page_table.shape[0] - 1)]

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.reference.activation import swiglu
 from kernels.reference.moe import weighted_sum
+from kernels.reference.rows import swiglu
 
 BLOCK_ROWS = 64  # what one row costs more than it needs hides behind reading the weights
 _BLOCK_COLUMNS = 64
@@ -100,7 +100,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """See kernels.reference.moe; the host does not learn how many rows an expert has, so that a graph can hold it."""
+    """As kernels.reference.moe.moe_experts, but the host does not learn how many rows an expert has, so that a graph can hold it."""
     num_rows, top_k = expert_ids.shape
     chosen = expert_ids.flatten()
     by_expert = torch.argsort(chosen, stable=True)

@@ -3,7 +3,7 @@
     brgemm   the micro-kernel that torch exports of oneDNN, one call over the whole depth: where it has AMX, and for fp32
     loops    C++ of our own, which adds in order of depth: elsewhere, being as fast with many rows and faster with few, and where brgemm
              has no kernel or the check below finds it wanting
-    torch    torch's own products, without the C++ forms: rows may depend on the others of their batch
+    torch    torch's own products, without the C++ kernels: rows may depend on the others of their batch
 
 The environment variable PYPTO_LINEARS, one of these three names, forces one.
 """

@@ -60,7 +60,7 @@ def biased_linear_kernel(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """See kernels.ops.linear; the sums are kept in fp32 and rounded once."""
+    """Products of rows with a weight, as kernels.ops.linear; the sums are kept in fp32 and rounded once."""
     rows, (out_features, in_features) = x.shape[0], weight.shape
     out = torch.empty(rows, out_features, dtype=x.dtype, device=x.device)
     tiles = linear_tiles(rows, out_features, in_features)

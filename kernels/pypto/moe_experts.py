@@ -83,7 +83,7 @@ def _in_order(terms):
 
 
 def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """See kernels.reference.moe.moe_experts; the experts are gate_up [E, 2I, H] (gates first) and down [E, H, I]."""
+    """The experts of each row, as kernels.reference.moe.moe_experts, of gate_up [E, 2I, H] (gates first) and down [E, H, I]."""
     num_rows, top_k = expert_ids.shape
     width = x.shape[1]
     ordered, order = torch.sort(expert_ids.flatten(), stable=True)

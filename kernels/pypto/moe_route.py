@@ -87,7 +87,7 @@ def _renormalized(chosen):
 
 
 def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Literal["softmax", "sigmoid"]) -> tuple[Tensor, Tensor]:
-    """See kernels.ops.moe_route."""
+    """The best experts of each row and their weights, as kernels.ops.moe_route."""
     assert scoring in ("softmax", "sigmoid"), scoring
     weights = torch.empty(router_logits.shape[0], top_k, dtype=torch.float32, device=router_logits.device)
     ids = torch.empty_like(weights, dtype=torch.int32)

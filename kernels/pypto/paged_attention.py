@@ -10,7 +10,7 @@ from kernels.pypto.paged_prefill import paged_prefill
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, query_starts: Tensor, positions: Tensor, scale: float, window: int = 0
 ) -> Tensor:
-    """See kernels.ops.paged_attention. Positions rise within a sequence."""
+    """Causal attention over the paged cache, as kernels.ops.paged_attention. Positions rise within a sequence."""
     at = positions.to(torch.int32)
     num_rows, num_sequences = q.shape[0], page_table.shape[0]
     if num_rows > num_sequences:

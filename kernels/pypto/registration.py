@@ -1,7 +1,7 @@
-"""Puts the PyPTO forms in the place of the torch forms, and says which calls they can not take.
+"""Puts the PyPTO kernels in the place of the torch implementations, and says which calls they cannot take.
 
-A call that a kernel can not take runs the torch form for accelerators: slower, but batch-invariant too. Of these forms only that of
-the experts waits for the device, and can not be captured in a graph.
+A call that a kernel cannot take runs the torch implementation for accelerators: slower, but batch-invariant too. Of these only that of the
+experts waits for the device, and cannot be captured in a graph.
 """
 
 from collections.abc import Callable
@@ -12,40 +12,36 @@ import torch
 from torch import Tensor
 
 from kernels import ops
-from kernels.accelerator import attention, moe, norm
-from kernels.accelerator import linear as linear_form
-from kernels.pypto.add_rms_norm import add_rms_norm
-from kernels.pypto.argmax import argmax
-from kernels.pypto.embedding import embedding
+from kernels.accelerator import attention
+from kernels.accelerator import rows as accelerator_rows
 from kernels.pypto.linear import linear
+from kernels.pypto.lookup import argmax, embedding
 from kernels.pypto.moe_experts import moe_experts
 from kernels.pypto.moe_route import moe_route
+from kernels.pypto.norm import add_rms_norm, rms_norm
 from kernels.pypto.paged_attention import paged_attention
 from kernels.pypto.qk_rope_kv_write import qk_rope_kv_write
-from kernels.pypto.rms_norm import rms_norm
 from kernels.pypto.swiglu import swiglu
-from kernels.reference import activation, lookup
-from kernels.reference import moe as routing
+from kernels.reference import moe, rows
 
-_Form = Callable[..., Any]
 _ALIGNED = 16  # bf16 numbers in 32 bytes, which rows of a tile begin at multiples of
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The two forms of an operator, and which calls the first one takes."""
+    """The two implementations of an operator, and which calls the first one takes."""
 
-    kernel: _Form
-    torch_form: _Form
+    kernel: Callable[..., Any]
+    torch_implementation: Callable[..., Any]
     takes: Callable[..., bool]
 
     def __call__(self, *args: Any) -> Any:
-        """Run the form that the call belongs to."""
-        return (self.kernel if self.takes(*args) else self.torch_form)(*args)
+        """Run the implementation that takes the call."""
+        return (self.kernel if self.takes(*args) else self.torch_implementation)(*args)
 
 
 def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
-    """Serve a kind of device, named by its dispatch key, from now on; the forms are gone again when the result is destroyed."""
+    """Serve a kind of device, named by its dispatch key, from now on; the kernels are gone again when the result is destroyed."""
     library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)
     for name, operator in OPERATORS.items():
         library.impl(name, operator)
@@ -81,14 +77,14 @@ def _takes_attention(q: Tensor, k_cache: Tensor, *_: Any) -> bool:
 
 
 OPERATORS = {
-    "rms_norm": Operator(rms_norm, norm.rms_norm, _takes_rows),
-    "add_rms_norm": Operator(add_rms_norm, norm.add_rms_norm, _takes_rows),
-    "swiglu": Operator(swiglu, activation.swiglu, _takes_swiglu),
-    "linear": Operator(linear, linear_form.linear, _takes_linear),
-    "embedding": Operator(embedding, lookup.embedding, _takes_embedding),
-    "argmax": Operator(argmax, lookup.argmax, _takes_logits),
+    "rms_norm": Operator(rms_norm, accelerator_rows.rms_norm, _takes_rows),
+    "add_rms_norm": Operator(add_rms_norm, accelerator_rows.add_rms_norm, _takes_rows),
+    "swiglu": Operator(swiglu, rows.swiglu, _takes_swiglu),
+    "linear": Operator(linear, accelerator_rows.linear, _takes_linear),
+    "embedding": Operator(embedding, rows.embedding, _takes_embedding),
+    "argmax": Operator(argmax, rows.argmax, _takes_logits),
     "qk_rope_kv_write": Operator(qk_rope_kv_write, ops.qk_rope_kv_write_in_parts, _takes_rows),
     "paged_attention": Operator(paged_attention, attention.paged_attention, _takes_attention),
-    "moe_route": Operator(moe_route, routing.moe_route, _takes_router),
-    "moe_experts": Operator(moe_experts, moe.moe_experts, _takes_rows),
+    "moe_route": Operator(moe_route, moe.moe_route, _takes_router),
+    "moe_experts": Operator(moe_experts, accelerator_rows.moe_experts, _takes_rows),
 }

@@ -28,7 +28,7 @@ def swiglu_kernel(
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """See kernels.ops.swiglu."""
+    """silu(gate) * up, as kernels.ops.swiglu."""
     out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
     swiglu_kernel(gate_up, out, *swiglu_tiles(*out.shape))
     return out

@@ -1,1 +1,1 @@
-"""Plain torch form of every operator: the specification, and what runs where no faster form is registered."""
+"""Plain torch implementation of every operator: the specification, and what runs where nothing faster is registered."""

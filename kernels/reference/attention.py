@@ -4,7 +4,7 @@
     keys 0 .. p     cut into key tiles of KEY_TILE at absolute positions, visited in order, softmax carried along in fp32
 
 A row meets the same key tiles in the same order wherever it stands and however its sequence was chunked. A tile that lies wholly
-outside what a row sees leaves its state as it was, bit for bit: the running max stays, the sums are rescaled by exp(0) = 1, zeros are added.
+outside what a row sees leaves its state as it was, bit for bit: the running max stays, sums are rescaled by exp(0) = 1, zeros are added.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ _LEAST = 1e-30  # rows that hold nothing larger count as zeros: 127 / x has to s
 def int8_linear(  # noqa: PLR0913, PLR0917 - the operator's signature
     x: Tensor, panels: Tensor, scales: Tensor, offsets: Tensor, bias: Tensor | None, dtype: torch.dtype, brgemm: bool
 ) -> Tensor:
-    """See ops.int8_linear; `offsets` and `brgemm` are for the form that keeps rows as unsigned bytes."""
+    """Rows times a weight of 8 bits, as kernels.ops.int8_linear; `offsets` and `brgemm` are for C++, which keeps rows as unsigned bytes."""
     levels, row_scales = quantize_rows(x)
     weights = unpack_int8(panels)[: scales.shape[0], : x.shape[1]]
     total = _exact_product(levels, weights).float() * row_scales * scales
@@ -25,7 +25,7 @@ def int8_linear(  # noqa: PLR0913, PLR0917 - the operator's signature
 
 
 def int8_embedding(ids: Tensor, panels: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """See ops.int8_embedding."""
+    """Rows of a weight of 8 bits, as kernels.ops.int8_embedding."""
     rows = panels[ids // PANEL, :, ids % PANEL].flatten(1)[:, :width]
     return (scales[ids, None] * rows).to(dtype)
 
@@ -33,7 +33,7 @@ def int8_embedding(ids: Tensor, panels: Tensor, scales: Tensor, width: int, dtyp
 def int4_linear(  # noqa: PLR0913, PLR0917 - the operator's signature
     x: Tensor, panels: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, width: int, dtype: torch.dtype
 ) -> Tensor:
-    """See ops.int4_linear."""
+    """Rows times a weight of 4 bits, as kernels.ops.int4_linear."""
     groups = scales.shape[1]
     levels, row_scales = quantize_rows(x.reshape(x.shape[0], groups, x.shape[1] // groups))
     offsets = torch.full_like(scales, 8) if zeros is None else zeros
@@ -53,14 +53,14 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """See ops.quantize_int8."""
+    """Levels and scales of each output, as kernels.ops.quantize_int8."""
     weight = weight.float()
     scales = (weight.abs().amax(1) / _LEVELS).clamp_min(_LEAST)
     return torch.round(weight / scales[:, None]).to(torch.int8), scales
 
 
 def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """See ops.quantize_int4."""
+    """Levels, scales and zero points of each group, as kernels.ops.quantize_int4."""
     groups = weight.float().view(weight.shape[0], -1, group)
     low, high = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
     scales = ((high - low) / 15).clamp_min(_LEAST).to(torch.bfloat16)
@@ -70,7 +70,7 @@ def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pack_int8(levels: Tensor) -> tuple[Tensor, Tensor]:
-    """See ops.pack_int8."""
+    """Levels in panels as the products read them, as kernels.ops.pack_int8."""
     padded = F.pad(levels, (0, -levels.shape[1] % _TILE, 0, -levels.shape[0] % PANEL))
     panels = padded.view(-1, PANEL, padded.shape[1] // _QUAD, _QUAD).transpose(1, 2).contiguous()
     return panels, 128 * padded.sum(1, dtype=torch.int32)
@@ -82,7 +82,7 @@ def unpack_int8(panels: Tensor) -> Tensor:
 
 
 def pack_int4(levels: Tensor) -> Tensor:
-    """See ops.pack_int4."""
+    """Levels in panels as the products read them, as kernels.ops.pack_int4."""
     padded = F.pad(levels, (0, 0, 0, -levels.shape[0] % PANEL)).view(-1, PANEL, levels.shape[1] // (2 * _QUAD), 2, _QUAD)
     return (padded[:, :, :, 0] | padded[:, :, :, 1] << 4).transpose(1, 2).contiguous()
 

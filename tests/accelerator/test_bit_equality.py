@@ -120,7 +120,7 @@ def _told(run: Run, requests: list[LaneAdmission]) -> list[tuple[object, ...]]:
     """What steps of one token per lane tell about the prompt of the first request."""
     run.runner.reset()
     told = []
-    with run.forms():
+    with run.operators():
         for index in range(len(requests[0].token_ids)):
             output = run.runner.execute(
                 step(index + 1, dict.fromkeys((2, 3, 9), 1) if index == 0 else {2: 1}, admissions=requests[: 3 * (not index)])

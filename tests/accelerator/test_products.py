@@ -11,7 +11,7 @@ from harness.accelerator_runs import KIND, Accelerator
 from torch import Tensor
 
 from kernels import ops
-from kernels.accelerator.linear import BLOCK_ROWS, linear, linear_in_blocks
+from kernels.accelerator.rows import BLOCK_ROWS, linear, linear_in_blocks
 
 _ROWS = (1, 2, 63, 64, 65, 512, 1000)
 
@@ -45,8 +45,8 @@ def test_product_against_blocks_of_rows_and_the_library(
     if not accelerator.is_real:
         rows, columns, depth = min(rows, 2 * BLOCK_ROWS), 64, 64
     x, weight, _ = _tensors(accelerator, torch.bfloat16, rows, columns, depth)
-    forms = {"product": linear, "blocks": linear_in_blocks, "library": F.linear}
-    times = {name: _seconds(accelerator, lambda form=form: form(x, weight, None)) for name, form in forms.items()}
+    products = {"product": linear, "blocks": linear_in_blocks, "library": F.linear}
+    times = {name: _seconds(accelerator, lambda product=product: product(x, weight, None)) for name, product in products.items()}
     told = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in times.items())
     with capsys.disabled() if accelerator.is_real else nullcontext():
         print(f"\n{ops.kernel_set(KIND)}: {rows} x {depth} times {columns} x {depth} in bf16: {told}")

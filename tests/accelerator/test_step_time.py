@@ -42,7 +42,7 @@ def _step_seconds(run: Run, accelerator: Accelerator, rows: int) -> float:
     """Median time of a decode step of the runner, sampler and all; greedy."""
     admissions = [request(lane, length=_LENGTH, sampling=LaneSampling()) for lane in range(rows)]
     run.runner.reset()
-    with accelerator.forms():
+    with accelerator.operators():
         run.runner.execute(step(1, dict.fromkeys(range(rows), _LENGTH), admissions=admissions))
         seconds = []
         for index in range(_NUM_STEPS - 1):
@@ -57,7 +57,7 @@ def _seconds_per_step_ahead(run: Run, accelerator: Accelerator, rows: int) -> fl
     """Mean time of a decode step, each launched before the one before it is collected."""
     admissions = [request(lane, length=_LENGTH, sampling=LaneSampling()) for lane in range(rows)]
     run.runner.reset()
-    with accelerator.forms():
+    with accelerator.operators():
         pending = run.runner.launch(step(1, dict.fromkeys(range(rows), _LENGTH), admissions=admissions))
         pending.wait()
         begin = time.perf_counter()

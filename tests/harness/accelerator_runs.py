@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from fakes.device.accelerator_forms import accelerator_forms
+from fakes.device.accelerator_operators import accelerator_operators
 from fakes.device.graphs import FakeCapture
 from fakes.device.recording_model import RecordingModel
 from fakes.device.steps import generate, ids, worker_admission
@@ -50,9 +50,9 @@ class Accelerator:
         """Whether it is more than a CPU in its role."""
         return self.device.kind != "cpu"
 
-    def forms(self) -> AbstractContextManager[None]:
+    def operators(self) -> AbstractContextManager[None]:
         """Within it, models load and run as they do on the device."""
-        return nullcontext() if self.is_real else accelerator_forms()
+        return nullcontext() if self.is_real else accelerator_operators()
 
     def new_capture(self) -> Capture:
         """Captures graphs."""
@@ -68,7 +68,7 @@ class Accelerator:
 
     def load(self, directory: Path, dtype: str) -> Model:
         """A model on the device."""
-        with self.forms():
+        with self.operators():
             return load_model(directory, Placement(getattr(torch, dtype), self.device.torch_device, PAGE, PAGE * PAGES_PER_LANE))
 
 
@@ -95,21 +95,21 @@ class Run:
             capture = self._counting(self.accelerator.new_capture())
             graphs = DecodeGraphs(placed.forward, self.cache, self.shapes, capture) if self.shapes else None
         self.runner = ModelRunner(placed, self.cache, limits, graphs, copy_to_host)
-        with self.forms(), torch.inference_mode():
+        with self.operators(), torch.inference_mode():
             if self.warms_up:
                 self.runner.warm_up()
             elif graphs is not None:
                 graphs.capture()
 
-    def forms(self) -> AbstractContextManager[None]:
+    def operators(self) -> AbstractContextManager[None]:
         """Within it, the runner may run."""
-        return nullcontext() if self.accelerator is None else self.accelerator.forms()
+        return nullcontext() if self.accelerator is None else self.accelerator.operators()
 
     def __call__(self, requests: Sequence[LaneAdmission], chunk_tokens: int = 1000) -> Drawn:
         """Run to the end; the cache keeps what it holds, and nothing else is kept."""
         self.runner.reset()
         self._recorder.clear()
-        with self.forms():
+        with self.operators():
             tokens = generate(self.runner, requests, chunk_tokens, self._recorder.observe, self.steps_in_flight)
         return tokens, self._recorder.drawn_from
 

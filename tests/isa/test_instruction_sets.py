@@ -31,7 +31,7 @@ MACHINES = [
     {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "PYPTO_CPU_LEVEL": "sse4"},
 ]
 
-pytestmark = pytest.mark.skipif(ops.kernel_set() == "torch", reason="the C++ forms are not built: python -m kernels.cpu.build")
+pytestmark = pytest.mark.skipif(ops.kernel_set() == "torch", reason="the C++ kernels are not built: python -m kernels.cpu.build")
 
 
 def name(setting: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The forms that every operator test runs over, and paged sequences to attend to."""
+"""The implementations that every operator test runs over, and paged sequences to attend to."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,26 +11,26 @@ from torch import Tensor
 
 from kernels import ops
 from kernels.accelerator import attention as accelerator_attention
-from kernels.accelerator import norm as accelerator_norm
+from kernels.accelerator import rows as accelerator_rows
 from kernels.cpu import products
-from kernels.reference import activation, attention, cache, moe, norm, rotary
+from kernels.reference import attention, moe, rows
 
 REFERENCE = SimpleNamespace(
-    rms_norm=norm.rms_norm,
-    add_rms_norm=norm.add_rms_norm,
-    finite_rows=norm.finite_rows,
-    rotary=rotary.rotary,
-    write_kv=cache.write_kv,
+    rms_norm=rows.rms_norm,
+    add_rms_norm=rows.add_rms_norm,
+    finite_rows=rows.finite_rows,
+    rotary=rows.rotary,
+    write_kv=rows.write_kv,
     paged_attention=attention.paged_attention,
-    swiglu=activation.swiglu,
+    swiglu=rows.swiglu,
     moe_route=moe.moe_route,
 )
-_OWN_ACCELERATOR_FORMS = {
-    "rms_norm": accelerator_norm.rms_norm,
-    "add_rms_norm": accelerator_norm.add_rms_norm,
+_OF_ACCELERATORS_ALONE = {
+    "rms_norm": accelerator_rows.rms_norm,
+    "add_rms_norm": accelerator_rows.add_rms_norm,
     "paged_attention": accelerator_attention.paged_attention,
 }
-ACCELERATOR = SimpleNamespace(**vars(REFERENCE) | _OWN_ACCELERATOR_FORMS)
+ACCELERATOR = SimpleNamespace(**vars(REFERENCE) | _OF_ACCELERATORS_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class PagedSequences:
     values: list[Tensor]
     queries: list[Tensor]  # [L, Hq, D]
 
-    def attend(self, form: SimpleNamespace, chunks: Sequence[tuple[int, int, int]], window: int = 0, padding: int = 0) -> Tensor:
+    def attend(self, operators: SimpleNamespace, chunks: Sequence[tuple[int, int, int]], window: int = 0, padding: int = 0) -> Tensor:
         """Runs rows first .. end of sequences, given as (sequence, first, end), as one batch."""
         q = torch.cat([self.queries[s][a:b] for s, a, b in chunks])
         q = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, padding))
         positions = torch.cat([torch.arange(a, b) for _, a, b in chunks] + [torch.zeros(padding, dtype=torch.int64)])
         starts = torch.tensor([0] + [b - a for _, a, b in chunks]).cumsum(0).int()
         table = self.page_table[[s for s, _, _ in chunks]]
-        return form.paged_attention(q, self.k_cache, self.v_cache, table, starts, positions, q.shape[2] ** -0.5, window)
+        return operators.paged_attention(q, self.k_cache, self.v_cache, table, starts, positions, q.shape[2] ** -0.5, window)
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +64,12 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(params=["reference", "accelerator", "cpu"])
-def form(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """An implementation of the operators: a torch form (that for accelerators runs anywhere), or what a CPU tensor is dispatched to."""
+def operators(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """Implementations of the operators: torch (those for accelerators run anywhere), or what a CPU tensor is dispatched to."""
     if request.param != "cpu":
         return ACCELERATOR if request.param == "accelerator" else REFERENCE
     if ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     return ops
 
 
@@ -101,7 +101,7 @@ def normal(any_dtype: torch.dtype) -> Callable[..., Tensor]:
 @contextmanager
 def _forced(method: str) -> Iterator[str]:
     if method != "torch" and ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYPTO_LINEARS", method)
         products.method.cache_clear()

@@ -1,4 +1,4 @@
-"""Which build of the C++ forms is loaded, and what a build refuses."""
+"""Which build of the C++ kernels is loaded, and what a build refuses."""
 
 import logging
 import shutil

@@ -139,7 +139,7 @@ def test_infinite_and_missing_numbers_come_through(own_method, any_dtype):
 def test_subnormal_halves_are_exact(monkeypatch):
     products.method.cache_clear()
     if products.method(torch.float16) == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     every = torch.arange(1, 0x7C00, dtype=torch.int16).view(torch.float16)  # all positive halves
     layer = PackedLinear(every[:, None].contiguous(), None)
     assert torch.equal(layer.float32(torch.ones(1, 1, dtype=torch.float16))[0], every.float())

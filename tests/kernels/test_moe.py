@@ -9,36 +9,36 @@ from kernels.linear import PackedExperts, PackedLinear
 
 
 @pytest.mark.parametrize(("renormalize", "expected"), [(False, [0.6439, 0.2369]), (True, [0.7311, 0.2689])])
-def test_mod_10_route_weights_are_renormalised_only_when_asked(form, renormalize, expected):
-    weights, experts = form.moe_route(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 2, renormalize, "softmax")
+def test_mod_10_route_weights_are_renormalised_only_when_asked(operators, renormalize, expected):
+    weights, experts = operators.moe_route(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 2, renormalize, "softmax")
     assert experts.tolist() == [[0, 1]]
     torch.testing.assert_close(weights, torch.tensor([expected]), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 @pytest.mark.parametrize(("experts", "top_k"), [(4, 2), (60, 6), (64, 8), (128, 8)])
-def test_route_equals_the_formula_in_float64(form, random, scoring, experts, top_k):
+def test_route_equals_the_formula_in_float64(operators, random, scoring, experts, top_k):
     logits = random(9, experts)
     scores = logits.double().softmax(-1) if scoring == "softmax" else logits.double().sigmoid()
-    weights, ids = form.moe_route(logits, top_k, True, scoring)
+    weights, ids = operators.moe_route(logits, top_k, True, scoring)
     chosen = scores.gather(1, ids)
     torch.testing.assert_close(chosen, scores.topk(top_k).values)
     torch.testing.assert_close(weights.double(), chosen / chosen.sum(-1, keepdim=True), rtol=1e-6, atol=1e-6)
 
 
-def test_route_gives_ties_to_the_lowest_id(form):
-    assert form.moe_route(torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0], [0.0] * 5]), 4, False, "softmax")[1].tolist() == [
+def test_route_gives_ties_to_the_lowest_id(operators):
+    assert operators.moe_route(torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0], [0.0] * 5]), 4, False, "softmax")[1].tolist() == [
         [1, 2, 4, 0],
         [0, 1, 2, 3],
     ]
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_route_is_batch_invariant(form, random, scoring):
+def test_route_is_batch_invariant(operators, random, scoring):
     logits = random(100, 60)
-    weights, ids = form.moe_route(logits, 6, True, scoring)
+    weights, ids = operators.moe_route(logits, 6, True, scoring)
     for rows in (1, 2, 3, 8, 33, 64):
-        some_weights, some_ids = form.moe_route(logits[-rows:], 6, True, scoring)
+        some_weights, some_ids = operators.moe_route(logits[-rows:], 6, True, scoring)
         assert torch.equal(some_weights, weights[-rows:]) and torch.equal(some_ids, ids[-rows:])
 
 

@@ -75,7 +75,7 @@ def test_sums_that_cancel_show_the_order_of_additions(dtype):
 )
 def test_brgemm_is_taken_where_it_is_faster_or_forced(monkeypatch, processor, forced, expected):
     if ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(processor, True))
     monkeypatch.setattr(products, "_sums", lambda rows, use_brgemm: rows[:, :64].float())
     monkeypatch.setenv("PYPTO_LINEARS", forced)
@@ -84,7 +84,7 @@ def test_brgemm_is_taken_where_it_is_faster_or_forced(monkeypatch, processor, fo
 
 def test_brgemm_that_fails_the_check_gives_way_to_loops_with_one_line(monkeypatch, caplog):
     if ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     monkeypatch.setattr(products, "brgemm_kernel", lambda dtype: "amx")
     monkeypatch.setattr(products, "_sums", lambda rows, use_brgemm: rows[:, :64].float() + len(rows) * 1e-6)
     with caplog.at_level(logging.INFO):
@@ -96,7 +96,7 @@ def test_brgemm_that_fails_the_check_gives_way_to_loops_with_one_line(monkeypatc
 
 def test_brgemm_that_raises_gives_way_to_loops(monkeypatch, caplog):
     if ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
 
     def refuse(rows, use_brgemm):
         raise RuntimeError("no such kernel\nbacktrace")
@@ -107,8 +107,8 @@ def test_brgemm_that_raises_gives_way_to_loops(monkeypatch, caplog):
     assert caplog.messages == ["products of torch.bfloat16 run in loops of our own: no such kernel"]
 
 
-def test_without_the_cpp_forms_products_are_torchs(monkeypatch):
-    monkeypatch.setattr(ops, "_cpu_forms", None)
+def test_without_the_cpp_kernels_products_are_torchs(monkeypatch):
+    monkeypatch.setattr(ops, "_cpu_kernels", None)
     assert products.method(bf16) == products.path(bf16) == "torch"
 
 

@@ -1,4 +1,4 @@
-"""Products with weights of 8 and 4 bits: the torch forms and the C++ forms."""
+"""Products with weights of 8 and 4 bits: the torch implementations and the C++ kernels."""
 
 from types import SimpleNamespace
 
@@ -14,14 +14,14 @@ GROUPS = pytest.mark.parametrize("group", [8, 104])
 
 
 @pytest.fixture(params=["reference", "cpu"])
-def form(request, monkeypatch):
-    """The form that layers run: the torch form, or what a CPU tensor is dispatched to."""
+def operators(request, monkeypatch):
+    """What layers run: the torch implementation, or what a CPU tensor is dispatched to."""
     if request.param == "reference":
         names = ("int8_linear", "int8_embedding", "int4_linear", "quantize_int8", "quantize_int4", "pack_int8", "pack_int4")
-        forms = SimpleNamespace(**{name: getattr(reference, name) for name in names}, swiglu=ops.swiglu)
-        monkeypatch.setattr("kernels.quantized.ops", forms)
+        implementations = SimpleNamespace(**{name: getattr(reference, name) for name in names}, swiglu=ops.swiglu)
+        monkeypatch.setattr("kernels.quantized.ops", implementations)
     elif ops.kernel_set() == "torch":
-        pytest.skip("the C++ forms are not built: python -m kernels.cpu.build")
+        pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
     return request.param
 
 
@@ -57,12 +57,12 @@ def assert_product(layer, weight, x, bias, group):
 
 @SHAPES
 @pytest.mark.parametrize("biased", [False, True])
-def test_int8_is_the_product_of_the_rounded_rows(form, dtype, random, outputs, inputs, biased):
+def test_int8_is_the_product_of_the_rounded_rows(operators, dtype, random, outputs, inputs, biased):
     weight, x, bias = quantize_int8(random(outputs, inputs)), random(11, inputs), random(outputs) if biased else None
     assert_product(QuantizedLinear(weight, bias), weight, x, bias, inputs)
 
 
-def test_int8_takes_a_depth_that_is_no_multiple_of_four(form, dtype, random):
+def test_int8_takes_a_depth_that_is_no_multiple_of_four(operators, dtype, random):
     weight, x = quantize_int8(random(40, 30)), random(7, 30)
     assert_product(QuantizedLinear(weight, None), weight, x, None, 30)
 
@@ -70,7 +70,7 @@ def test_int8_takes_a_depth_that_is_no_multiple_of_four(form, dtype, random):
 @pytest.mark.parametrize("shape", [(96, 64, 32), (100, 104, 8), (33, 2048, 128)])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("scale_dtype", [torch.bfloat16, torch.float32])
-def test_int4_is_the_product_of_the_rounded_rows(form, dtype, random, shape, symmetric, scale_dtype):
+def test_int4_is_the_product_of_the_rounded_rows(operators, dtype, random, shape, symmetric, scale_dtype):
     outputs, inputs, group = shape
     made = quantize_int4(random(outputs, inputs), group)
     weight = Int4Weight(made.levels, made.scales.to(scale_dtype), None if symmetric else made.zeros)
@@ -80,7 +80,7 @@ def test_int4_is_the_product_of_the_rounded_rows(form, dtype, random, shape, sym
 
 @SHAPES
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
-def test_rows_do_not_depend_on_each_other(form, dtype, random, outputs, inputs, name):
+def test_rows_do_not_depend_on_each_other(operators, dtype, random, outputs, inputs, name):
     layer, x = QuantizedLinear(Quantizer.parse(name)(random(outputs, inputs)), random(outputs)), random(23, inputs)
     whole = layer(x)
     for first in range(23):
@@ -111,7 +111,7 @@ def test_micro_kernel_of_torch_gives_the_same_bits(dtype, random, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
-def test_results_in_fp32_are_rounded_to_the_type_of_the_rows(form, dtype, random, name):
+def test_results_in_fp32_are_rounded_to_the_type_of_the_rows(operators, dtype, random, name):
     layer, x = QuantizedLinear(Quantizer.parse(name)(random(40, 48)), random(40)), random(5, 48)
     exact = layer.float32(x)
     assert exact.dtype == torch.float32
@@ -119,13 +119,13 @@ def test_results_in_fp32_are_rounded_to_the_type_of_the_rows(form, dtype, random
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
-def test_gated_layers_give_gates_times_ups(form, dtype, random, name):
+def test_gated_layers_give_gates_times_ups(operators, dtype, random, name):
     weight, bias, x = Quantizer.parse(name)(random(40, 48)), random(40), random(5, 48)
     assert torch.equal(QuantizedLinear(weight, bias, gated=True)(x), ops.swiglu(QuantizedLinear(weight, bias)(x)))
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
-def test_rows_of_zeros_give_the_bias(form, dtype, random, name):
+def test_rows_of_zeros_give_the_bias(operators, dtype, random, name):
     bias = random(40)
     layer = QuantizedLinear(Quantizer.parse(name)(random(40, 16)), bias)
     assert torch.equal(layer(torch.zeros(2, 16, dtype=dtype)), bias.expand(2, -1))
@@ -134,7 +134,7 @@ def test_rows_of_zeros_give_the_bias(form, dtype, random, name):
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_comes_through(form, dtype, random, name, value):
+def test_what_is_not_finite_comes_through(operators, dtype, random, name, value):
     layer, x = QuantizedLinear(Quantizer.parse(name)(random(40, 48)), None), random(3, 48)
     expected = layer(x)
     x[1, 21] = value
@@ -143,12 +143,12 @@ def test_what_is_not_finite_comes_through(form, dtype, random, name, value):
     assert torch.equal(result[[0, 2]], expected[[0, 2]])
 
 
-def test_rows_may_be_strided(form, dtype, random):
+def test_rows_may_be_strided(operators, dtype, random):
     layer, x = QuantizedLinear(quantize_int8(random(32, 16)), None), random(4, 32)
     assert torch.equal(layer(x[:, :16]), layer(x[:, :16].contiguous()))
 
 
-def test_int8_layers_look_rows_up(form, dtype, random):
+def test_int8_layers_look_rows_up(operators, dtype, random):
     weight, ids = quantize_int8(random(70, 30)), torch.tensor([69, 0, 33, 33])
     rows = QuantizedLinear(weight, None, dtype=dtype).rows(ids)
     assert torch.equal(rows, dequantized(weight)[ids].float().to(dtype))
@@ -176,7 +176,7 @@ def test_int4_error_is_about_half_a_step(random, group):
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:8"])
-def test_weights_of_zeros(form, dtype, name):
+def test_weights_of_zeros(operators, dtype, name):
     layer = QuantizedLinear(Quantizer.parse(name)(torch.zeros(40, 16, dtype=dtype)), None)
     assert not layer(torch.ones(2, 16, dtype=dtype)).any()
 

@@ -7,7 +7,7 @@ import torch
 from fakes.device.steps import generate, ids, worker_admission
 from torch import Tensor
 
-from kernels.testing.forms import interpreted_forms, npu_layout
+from kernels.testing.npu_role import interpreted_kernels, npu_layout
 from worker.lanes.batch import Hidden
 from worker.limits import RunnerLimits
 from worker.models import Placement, load_model
@@ -39,7 +39,7 @@ def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bo
     cache = model.allocate_cache([4 * len(lengths)])
     runner = ModelRunner(recorder, cache, RunnerLimits(model.description.vocab_size, 4 * _PAGE, len(lengths), 4 * _PAGE))
     requests = [_request(lane, length, num_generated) for lane, length in enumerate(lengths)]
-    with interpreted_forms() if interpreted else npu_layout() as names:
+    with interpreted_kernels() if interpreted else npu_layout() as names:
         tokens = generate(runner, requests)
     return tokens, [logits.flatten().tolist() for logits in recorder.seen], sorted(set(names or ()))
 

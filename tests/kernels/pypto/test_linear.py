@@ -1,4 +1,4 @@
-"""The PyPTO form of linear, against float64."""
+"""The PyPTO kernel of linear, against float64."""
 
 import pytest
 import torch

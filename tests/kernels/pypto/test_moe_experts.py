@@ -1,4 +1,4 @@
-"""Grouped experts against float64, and against the torch form bit for bit."""
+"""Grouped experts against float64, and against the torch implementation bit for bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The PyPTO forms of rms_norm and add_rms_norm, against float64 with the same roundings."""
+"""The PyPTO kernels of rms_norm and add_rms_norm, against float64 with the same roundings."""
 
 import pytest
 import torch
@@ -25,31 +25,31 @@ def assert_close(found, expected):
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 127, 128, 129, 300])
 def test_rms_norm_of_any_number_of_rows(run, random, rows):
     x, weight = random(rows, 1024), random(1024)
-    assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
+    assert_close(run("norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
 @pytest.mark.parametrize("width", [16, 64, 128, 576, 5120])
 def test_rms_norm_of_any_width(run, random, width):
     x, weight = random(9, width), random(width)
-    assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
+    assert_close(run("norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
 @pytest.mark.kernels_fast
 def test_rms_norm_of_heads(run, random):
     x, weight = random(5, 3, 64), random(64)
-    assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
+    assert_close(run("norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
 @pytest.mark.kernels_fast
 def test_rms_norm_of_zeros_and_of_great_numbers(run, random):
     x, weight = torch.cat((random(1, 64) * 0, random(1, 64) * 1e18, random(1, 64) * 1e-18)), random(64)
-    assert_close(run("rms_norm:rms_norm", x, weight, EPS), normed(x, weight))
+    assert_close(run("norm:rms_norm", x, weight, EPS), normed(x, weight))
 
 
 def test_norm_of_nan_is_nan_in_its_row_only(run, random):
     x, weight = random(3, 64), random(64)
     x[1, 7] = torch.nan
-    found = run("rms_norm:rms_norm", x, weight, EPS)
+    found = run("norm:rms_norm", x, weight, EPS)
     assert found[1].isnan().all() and found[[0, 2]].isfinite().all()
 
 
@@ -57,7 +57,7 @@ def test_norm_of_nan_is_nan_in_its_row_only(run, random):
 @pytest.mark.parametrize("width", [64, 1024])
 def test_add_rms_norm_is_the_sum_and_its_norm(run, random, rows, width):
     x, residual, weight = random(rows, width), random(rows, width), random(width)
-    found, total = run("add_rms_norm:add_rms_norm", x, residual, weight, EPS)
+    found, total = run("norm:add_rms_norm", x, residual, weight, EPS)
     assert torch.equal(total, x + residual)
     assert_close(found, normed(total, weight))
 
@@ -65,7 +65,7 @@ def test_add_rms_norm_is_the_sum_and_its_norm(run, random, rows, width):
 @pytest.mark.kernels_fast
 def test_add_rms_norm_of_wide_rows(run, random):
     x, residual, weight = random(3, 5120), random(3, 5120), random(5120)
-    found, total = run("add_rms_norm:add_rms_norm", x, residual, weight, EPS)
+    found, total = run("norm:add_rms_norm", x, residual, weight, EPS)
     assert torch.equal(total, x + residual)
     assert_close(found, normed(total, weight))
 
@@ -73,12 +73,12 @@ def test_add_rms_norm_of_wide_rows(run, random):
 @pytest.mark.parametrize("rows", [1, 130])
 def test_rms_norm_after_every_pass(run, random, rows):
     x, weight = random(rows, 64), random(64)
-    assert_close(run("rms_norm:rms_norm", x, weight, EPS, depth=Depth.ALL_PASSES), normed(x, weight))
+    assert_close(run("norm:rms_norm", x, weight, EPS, depth=Depth.ALL_PASSES), normed(x, weight))
 
 
 def test_add_rms_norm_after_every_pass(run, random):
     x, residual, weight = random(67, 64), random(67, 64), random(64)
-    found, total = run("add_rms_norm:add_rms_norm", x, residual, weight, EPS, depth=Depth.ALL_PASSES)
+    found, total = run("norm:add_rms_norm", x, residual, weight, EPS, depth=Depth.ALL_PASSES)
     assert torch.equal(total, x + residual)
     assert_close(found, normed(total, weight))
 
@@ -86,5 +86,5 @@ def test_add_rms_norm_after_every_pass(run, random):
 @pytest.mark.kernels_fast
 def test_rows_are_batch_invariant(run, random):
     x, residual, weight = random(129, 64), random(129, 64), random(64)
-    together, alone = (run("add_rms_norm:add_rms_norm", x[:n], residual[:n], weight, EPS) for n in (129, 1))
+    together, alone = (run("norm:add_rms_norm", x[:n], residual[:n], weight, EPS) for n in (129, 1))
     assert torch.equal(together[0][:1], alone[0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.reference import cache, norm, rotary
+from kernels.reference import rows
 from kernels.testing.depth import Depth
 from kernels.testing.operators import interpret
 
@@ -32,10 +32,10 @@ def one_by_one(args):
     kv_heads = k_cache.shape[2]
     query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     if q_norm is not None:
-        query, key = norm.rms_norm(query, q_norm, eps), norm.rms_norm(key, k_norm, eps)
-    query, key = rotary.rotary(query, key, positions, cos, sin)
+        query, key = rows.rms_norm(query, q_norm, eps), rows.rms_norm(key, k_norm, eps)
+    query, key = rows.rotary(query, key, positions, cos, sin)
     k_cache, v_cache = k_cache.clone(), v_cache.clone()
-    cache.write_kv(key, value, k_cache, v_cache, slots)
+    rows.write_kv(key, value, k_cache, v_cache, slots)
     return query, k_cache, v_cache
 
 

@@ -1,4 +1,4 @@
-"""Which calls go to the kernels, and which to the torch forms."""
+"""Which calls go to the kernels, and which to the torch implementations."""
 
 import pytest
 import torch
@@ -21,19 +21,19 @@ pytestmark = pytest.mark.kernels
     ("argmax", [(2, 96)], "bfloat16", False),
 ])  # fmt: skip
 def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, takes):
-    assert run_isolated("harness.kernels.registered_forms:takes", operator, shapes, dtype) is takes
+    assert run_isolated("harness.kernels.registered_kernels:takes", operator, shapes, dtype) is takes
 
 
 @pytest.mark.kernels_fast
 def test_every_operator_that_a_model_calls_is_registered_for_npus():
-    assert set(run_isolated("harness.kernels.registered_forms:registered", "PrivateUse1")) >= {
+    assert set(run_isolated("harness.kernels.registered_kernels:registered", "PrivateUse1")) >= {
         "rms_norm", "add_rms_norm", "swiglu", "linear", "embedding", "argmax", "qk_rope_kv_write", "paged_attention", "moe_route",
         "moe_experts",
     }  # fmt: skip
 
 
 @pytest.mark.kernels_fast
-def test_the_dispatcher_runs_the_kernels_and_the_torch_forms():
-    launched, results, expected = run_isolated("harness.kernels.registered_forms:norms_of_both_kinds")
+def test_the_dispatcher_runs_the_kernels_and_the_torch_implementations():
+    launched, results, expected = run_isolated("harness.kernels.registered_kernels:norms_of_both_kinds")
     assert launched == ["rms_norm_kernel"]
     torch.testing.assert_close(torch.tensor(results), torch.tensor(expected), rtol=2**-7, atol=0)

@@ -1,4 +1,4 @@
-"""The PyPTO form of swiglu, against float64 with the same roundings."""
+"""The PyPTO kernel of swiglu, against float64 with the same roundings."""
 
 import pytest
 import torch

@@ -22,7 +22,7 @@ _DENSE = [
 
 
 def assert_same(directory, lengths, num_generated, kernels):
-    """Same tokens; logits within 1/64 of the range of the torch forms' logits: both round every operator's result to bf16."""
+    """Same tokens; logits within 1/64 of the range of the torch implementations' logits: both round every operator's result to bf16."""
     tokens, logits, launched = _draw(directory, lengths, num_generated, True)
     expected_tokens, expected_logits, _ = _draw(directory, lengths, num_generated, False)
     assert launched == kernels
@@ -38,10 +38,10 @@ def _draw(directory, lengths, num_generated, interpreted):
 
 
 @pytest.mark.kernels_fast
-def test_dense_model_draws_the_tokens_of_the_torch_forms(tiny_checkpoint):
+def test_dense_model_draws_the_tokens_of_the_torch_implementations(tiny_checkpoint):
     assert_same(tiny_checkpoint("qwen3", "bfloat16", head_dim=32), [131, 5], 4, _DENSE)
 
 
-def test_routed_model_draws_the_tokens_of_the_torch_forms(tiny_checkpoint):
+def test_routed_model_draws_the_tokens_of_the_torch_implementations(tiny_checkpoint):
     kernels = sorted({*_DENSE, "grouped_mlp_kernel", "moe_route_kernel", "weighted_sum_kernel"} - {"swiglu_kernel"})
     assert_same(tiny_checkpoint("qwen3_moe", "bfloat16", head_dim=32, num_experts=16), [9, 2], 3, kernels)

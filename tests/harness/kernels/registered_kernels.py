@@ -1,11 +1,11 @@
-"""Looks at the registration of the PyPTO forms in processes of their own: see tests/kernels/pypto/test_registration.py."""
+"""Looks at the registration of the PyPTO kernels in processes of their own: see tests/kernels/pypto/test_registration.py."""
 
 from collections.abc import Sequence
 
 import torch
 
 from kernels import ops
-from kernels.reference import norm
+from kernels.reference import rows
 
 
 def takes(operator: str, shapes: Sequence[tuple[int, ...] | None], dtype: str) -> bool:
@@ -17,7 +17,7 @@ def takes(operator: str, shapes: Sequence[tuple[int, ...] | None], dtype: str) -
 
 
 def registered(dispatch_key: str) -> list[str]:
-    """Operators with a form under the key."""
+    """Operators with an implementation under the key."""
     from kernels.pypto.registration import OPERATORS, register
 
     library = register(dispatch_key)
@@ -27,12 +27,12 @@ def registered(dispatch_key: str) -> list[str]:
 
 
 def norms_of_both_kinds() -> tuple[list[str], list[float], list[float]]:
-    """Kernels launched for a norm in bf16 and one in fp32, their results, and those of the torch form."""
-    from kernels.testing.forms import interpreted_forms
+    """Kernels launched for a norm in bf16 and one in fp32, their results, and those of the torch implementation."""
+    from kernels.testing.npu_role import interpreted_kernels
 
     x, weight = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)), torch.ones(64)
     wide, narrow = (x, weight, 1e-6), (x.bfloat16(), weight.bfloat16(), 1e-6)
-    with interpreted_forms() as launched:
+    with interpreted_kernels() as launched:
         results = [ops.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
-    expected = [norm.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
+    expected = [rows.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
     return launched, torch.cat(results).tolist(), torch.cat(expected).tolist()

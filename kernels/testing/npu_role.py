@@ -1,4 +1,4 @@
-"""The CPU in the role of an NPU: models load and run on the PyPTO forms, interpreted."""
+"""The CPU in the role of an NPU: models load and run on the PyPTO kernels, interpreted."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,20 +10,20 @@ from kernels.testing.interpreter import interpreted
 
 @contextmanager
 def npu_layout() -> Iterator[None]:
-    """Within it, models load and run as on an NPU; on the CPU's own forms unless others are registered."""
+    """Within it, models load and run as on an NPU; with the CPU's own kernels unless others are registered."""
     with patch.object(linear, "_is_on_host", lambda weight: False):
         yield
 
 
 @contextmanager
-def interpreted_forms() -> Iterator[list[str]]:
+def interpreted_kernels() -> Iterator[list[str]]:
     """Within it, CPU tensors are computed by interpreted kernels, whose names the list receives. For a process of its own."""
     from kernels.pypto.registration import register
 
     with ExitStack() as stack:
         stack.enter_context(npu_layout())
         names = stack.enter_context(interpreted())
-        # On a CPU the first of these is dispatched in parts, and the second has a form of its own; on an NPU it is the other way round.
+        # On a CPU the first of these is dispatched in parts, and the second has a kernel of its own; on an NPU it is the other way round.
         stack.enter_context(patch.object(ops, "qk_rope_kv_write_in_parts", ops._qk_rope_kv_write))
         stack.enter_context(patch.object(ops, "_greatest", ops.greatest_in_parts))
         stack.callback(register("CPU")._destroy)
