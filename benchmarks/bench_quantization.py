@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from kernels.quantized import Quantizer
-from worker.lanes.batch import Batch
-from worker.models import Model, Placement, load_model
+from worker.batch import Batch
+from worker.models import LoadOptions, Model, load_model
 
 _PAGE_TOKENS = 16
 _DEMO_MODEL = [sys.executable, str(Path(__file__).resolve().parents[1] / "scripts" / "prepare_demo_model.py")]
@@ -51,7 +51,7 @@ def logits(model: Model, token_ids: Sequence[int]) -> Tensor:
 def measure(directory: Path, quantize: str, pieces: Sequence[Sequence[int]]) -> tuple[float, list[Tensor]]:
     """Mean negative logarithm of the probability of each next token, and the most likely tokens of every piece."""
     quantizer = Quantizer.parse(quantize) if quantize else None
-    model = load_model(directory, Placement(torch.bfloat16, torch.device("cpu"), _PAGE_TOKENS, quantizer=quantizer))
+    model = load_model(directory, LoadOptions(torch.bfloat16, torch.device("cpu"), _PAGE_TOKENS, quantizer=quantizer))
     total, best = 0.0, []
     for piece in pieces:
         rows = logits(model, piece)[:-1]

@@ -14,11 +14,11 @@ from pypto_serving.wire.contract import PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
-from worker.service.device_thread import ProgressCounter
+from worker.progress import ProgressCounter
 from worker.service.frames.greeting import encode_welcome
 from worker.service.frames.results import encode_result
 from worker.service.frames.steps import decode_step
-from worker.step import StepOutput
+from worker.step import StepResult
 
 
 class LocalWorker:
@@ -55,7 +55,7 @@ class LocalWorker:
         """Execute a step and deliver what came of it; on the executor's thread."""
         self.deliver(step, self._runner.execute(decode_step(frame, self._limits)), num_resets)
 
-    def deliver(self, step: Step, output: StepOutput, num_resets: int) -> None:
+    def deliver(self, step: Step, output: StepResult, num_resets: int) -> None:
         """Let the engine know, unless the worker was reset since; on any thread."""
         self._loop.call_soon_threadsafe(self._deliver, step, encode_result(output, device_us=0, idle_us=0), num_resets)
 

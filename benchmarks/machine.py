@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from worker.host_cores import num_host_cores
+from worker.host import num_host_cores
 
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm", "sve")
 _BUFFER_BYTES = 1 << 30

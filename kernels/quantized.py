@@ -140,7 +140,4 @@ class QuantizedExperts:
 
     def __call__(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """x [T, H], weights and expert_ids [T, k] as ops.moe_route gives them -> [T, H]; no row depends on the others."""
-        return apply_experts(x, weights, expert_ids, len(self._downs), self._expert)
-
-    def _expert(self, index: int, rows: Tensor) -> Tensor:
-        return self._downs[index](self._gate_ups[index](rows))
+        return apply_experts(x, weights, expert_ids, len(self._downs), lambda index, rows: self._downs[index](self._gate_ups[index](rows)))

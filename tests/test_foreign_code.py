@@ -13,8 +13,8 @@ from harness.checkpoints import make_checkpoint
 
 from control_plane.edge.model_directory import read_model
 from pypto_serving.process.start_up import StartUpError
-from worker.checkpoint.error import ModelRefused
-from worker.models import Placement, load_model
+from worker.checkpoint.config_fields import ModelRefused
+from worker.models import LoadOptions, load_model
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("control_plane", "worker", "kernels", "clients", "protos")
@@ -50,7 +50,7 @@ def name_code(path: Path, classes: dict[str, object]) -> None:
 
 def test_code_and_pickles_beside_a_good_model_are_ignored(trapped: Path) -> None:
     read_model(trapped, None, {}, None)
-    load_model(trapped, Placement(torch.float32, CPU))
+    load_model(trapped, LoadOptions(torch.float32, CPU))
     assert not (trapped.parent / "trace").exists()
     assert not [name for name in sys.modules if name.endswith("_trap")]
 
@@ -60,7 +60,7 @@ def test_a_model_with_pickled_weights_only_is_refused_unread(trapped: Path) -> N
     with pytest.raises(StartUpError, match=r"no \*\.safetensors files"):
         read_model(trapped, None, {}, None)
     with pytest.raises(ModelRefused, match=r"only as pickle \(pytorch_model\.bin\), which is never loaded"):
-        load_model(trapped, Placement(torch.float32, CPU))
+        load_model(trapped, LoadOptions(torch.float32, CPU))
     assert not (trapped.parent / "trace").exists()
 
 
@@ -68,7 +68,7 @@ def test_an_index_that_names_a_pickle_is_refused_unread(trapped: Path) -> None:
     (trapped / "model.safetensors").unlink()
     (trapped / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": "pytorch_model.bin"}}))
     with pytest.raises(ModelRefused, match=r"pytorch_model\.bin"):
-        load_model(trapped, Placement(torch.float32, CPU))
+        load_model(trapped, LoadOptions(torch.float32, CPU))
     assert not (trapped.parent / "trace").exists()
 
 
@@ -76,7 +76,7 @@ def test_an_architecture_that_only_its_own_code_knows_is_refused(trapped: Path) 
     config = json.loads((trapped / "config.json").read_text())
     (trapped / "config.json").write_text(json.dumps({**config, "architectures": ["TrapForCausalLM"]}))
     with pytest.raises(ModelRefused, match="TrapForCausalLM"):
-        load_model(trapped, Placement(torch.float32, CPU))
+        load_model(trapped, LoadOptions(torch.float32, CPU))
     assert not (trapped.parent / "trace").exists()
 
 

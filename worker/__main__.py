@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(config: "WorkerConfig") -> int:
     from pypto_serving.process.listening import check_port
     from pypto_serving.process.start_up import StartUpError, needs_extra
-    from worker.host_memory import keep_freed_memory
+    from worker.host import keep_freed_memory
 
     check_port(config.host, config.port)
     check_port(config.metrics_host, config.metrics_port)
@@ -59,7 +59,8 @@ def _serve(config: "WorkerConfig") -> int:
     import asyncio
     import logging
 
-    from worker.service.device_thread import DeviceThread, ProgressCounter
+    from worker.progress import ProgressCounter
+    from worker.service.device_thread import DeviceThread
     from worker.service.server import run_worker
 
     progress = ProgressCounter()

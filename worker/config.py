@@ -12,10 +12,10 @@ from pypto_serving.process.options import add_log_options, add_server_tls_option
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
-from worker.host_cores import num_host_cores
+from worker.host import num_host_cores
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
-_MAX_THREADS = 1024  # OpenMP crashes where it can not start as many as it is told to
+_MAX_THREADS = 1024  # OpenMP crashes where it cannot start as many as it is told to
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pypto_serving.process.start_up import StartUpError
-from worker.first_line import first_line
-from worker.host_memory import free_host_bytes
-from worker.lanes.batch import Hidden
+from worker.batch import Hidden
+from worker.host import free_host_bytes
 from worker.transfers import HostCopies, stay_on_host
 
 _log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class Device:
         return int(free)
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> HostCopies:
-        """See worker.transfers.CopyToHost."""
+        """Begin to copy tensors to the host; a worker.transfers.CopyToHost."""
         if self.kind == "cpu":
             return stay_on_host(tensors)
         copies = tuple(torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors)
@@ -120,15 +119,22 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
         return Device(torch.device("cpu"))
     _runtime(kind).set_device(index)
     if kind == "cuda":
-        _keep_precision()
+        # No shorter mantissas, and partial sums in fp32: how a sum is split decides bits enough.
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     return Device(torch.device(kind, index), _load_pypto_kernels() if kind == "npu" else None)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, or what it is where it says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _first_kind() -> str:
     """The first kind that is there. A machine that is prepared for an NPU is not meant to compute on something else: it is told why."""
     reasons = {kind: _missing(kind) for kind in DEVICE_KINDS[1:]}
     if reasons["npu"] and importlib.util.find_spec("torch_npu") is not None:
-        _log.warning("torch-npu is installed, but the NPU can not be used", extra={"reason": reasons["npu"]})
+        _log.warning("torch-npu is installed, but the NPU cannot be used", extra={"reason": reasons["npu"]})
     return next(kind for kind, missing in reasons.items() if missing is None)
 
 
@@ -147,7 +153,7 @@ def _missing_for_npu() -> str | None:
     try:
         importlib.import_module("torch_npu")
     except _LOADING_ERRORS as error:
-        return f"torch-npu can not be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({first_line(error)})"
+        return f"torch-npu cannot be loaded; is the CANN toolkit installed and its set_env.sh sourced? ({first_line(error)})"
     return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
@@ -160,14 +166,8 @@ def _load_pypto_kernels() -> object:
     try:
         return importlib.import_module("kernels.pypto.registration").register()
     except _LOADING_ERRORS as error:
-        reason = f"the PyPTO kernels can not be loaded; does pypto fit the CANN toolkit? ({first_line(error)})"
+        reason = f"the PyPTO kernels cannot be loaded; does pypto fit the CANN toolkit? ({first_line(error)})"
         raise DeviceUnavailable(f"--device npu: {reason}") from error
-
-
-def _keep_precision() -> None:
-    """No shorter mantissas, and partial sums in fp32: how a sum is split decides bits enough."""
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def _runtime(kind: str) -> ModuleType:

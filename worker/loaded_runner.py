@@ -1,39 +1,37 @@
 """A model, its KV cache and its runner, ready to execute steps."""
 
 import logging
-from collections.abc import Callable
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import ops
 from kernels.quantized import Quantizer
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
-from worker.cache.kv_cache import KVCache
-from worker.cache.kv_pool import PoolDemand, size_pool
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ModelRefused
 from worker.checkpoint.weights_hash import WeightsHash
-from worker.compile_log import compile_log
 from worker.config import WorkerConfig
-from worker.device import Device, select_device
-from worker.first_line import first_line
-from worker.graphs.decode_graphs import DecodeGraphs
-from worker.graphs.shapes import graph_shapes
-from worker.limits import RunnerLimits
-from worker.models import Model, Placement, load_model
+from worker.decode_graphs import DecodeGraphs, graph_shapes
+from worker.device import Device, first_line, select_device
+from worker.kv_cache import KVCache, PoolDemand, size_pool
+from worker.models import LoadOptions, Model, load_model
+from worker.progress import ProgressCounter
 from worker.runner import ModelRunner
-from worker.service.device_thread import ProgressCounter
-from worker.service.frames.description import WorkerDescription
-from worker.step import CacheGroup
+from worker.step import CacheGroup, RunnerLimits, WorkerDescription
 
 _log = logging.getLogger(__name__)
 
 _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
 # Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
 _SHARE_WITHOUT_COMPILING = 4
+_LAUNCH_SECONDS = 0.2  # no launch takes so long, and hardly a compilation less
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -69,20 +67,43 @@ class LoadedRunner:
 
 
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
-    """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that can not be."""
+    """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that cannot be."""
     device = select_device(config.device, config.device_index, config.threads)
-    _check_dtype(device, config.dtype)
-    _check_quantization(device, config.quantize)
+    if device.kind == "npu" and config.dtype != "bfloat16":
+        raise StartUpError(f"--dtype {config.dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+    if device.kind != "cpu" and config.quantize:
+        raise StartUpError(f"--quantize {config.quantize}: quantized weights are for --device cpu; this is {device.kind}")
     with compile_log() if device.kind == "npu" else nullcontext():
         return _load(config, device, progress)
+
+
+class _CompileLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator that is called, and how long the call takes on the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        begin = time.monotonic()
+        result = func(*args, **(kwargs or {}))
+        seconds = time.monotonic() - begin
+        if seconds >= _LAUNCH_SECONDS and func.namespace == ops.NAMESPACE:
+            _log.info("compiled", extra={"kernel": func.name().partition("::")[2], "seconds": round(seconds, 1)})
+        return result
+
+
+@contextmanager
+def compile_log() -> Iterator[None]:
+    """Within it, one line for each call of an operator that compiled a kernel: a start of minutes is not to look like one that hangs."""
+    with _CompileLog():  # type: ignore[no-untyped-call]
+        yield
 
 
 def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> LoadedRunner:
     page_tokens = config.page_tokens or device.page_tokens
     quantizer = Quantizer.parse(config.quantize) if config.quantize else None
-    placement = Placement(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
-    _warn_without_kernels(device)
-    model = _load_model(config.model, placement)
+    options = LoadOptions(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
+    if device.kind == "cpu" and ops.kernel_set() == "torch":
+        message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
+        _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
+    model = _load_model(config.model, options)
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
         max_model_len=model.description.max_model_len,
@@ -107,27 +128,11 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     )
 
 
-def _check_dtype(device: Device, dtype: str) -> None:
-    if device.kind == "npu" and dtype != "bfloat16":
-        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
-
-
-def _check_quantization(device: Device, quantize: str | None) -> None:
-    if device.kind != "cpu" and quantize:
-        raise StartUpError(f"--quantize {quantize}: quantized weights are for --device cpu; this is {device.kind}")
-
-
-def _warn_without_kernels(device: Device) -> None:
-    if device.kind == "cpu" and ops.kernel_set() == "torch":
-        message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
-        _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
-
-
-def _load_model(directory: Path, placement: Placement) -> Model:
+def _load_model(directory: Path, options: LoadOptions) -> Model:
     try:
-        return load_model(directory, placement)
+        return load_model(directory, options)
     except (RuntimeError, MemoryError, OverflowError) as error:  # no memory, for the most part
-        raise StartUpError(f"{directory}: the model can not be loaded: {first_line(error)}", exit_code=1) from error
+        raise StartUpError(f"{directory}: the model cannot be loaded: {first_line(error)}", exit_code=1) from error
 
 
 def _identify(directory: Path) -> tuple[str, list[Path]]:
@@ -155,7 +160,7 @@ def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Dev
     if device.kind == "cpu":
         return None
     if not model.is_capturable:
-        _log.info("no graphs: on this device the experts can not be captured", extra={"device": device.kind})
+        _log.info("no graphs: on this device the experts cannot be captured", extra={"device": device.kind})
         return None
     # PyPTO's attention; it takes neither a window nor pages of another size.
     by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in cache.groups)

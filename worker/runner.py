@@ -3,47 +3,34 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from worker.cache.kv_cache import KVCache
-from worker.graphs.decode_graphs import DecodeGraphs
-from worker.lanes.batch import Batch, BatchBuilder, BatchColumns, Hidden
+from worker.batch import BatchBuilder, BatchColumns, Hidden, ScheduledLanes
+from worker.decode_graphs import DecodeGraphs
+from worker.kv_cache import KVCache
 from worker.lanes.lane_table import LaneOutcomes, LaneTable
-from worker.lanes.step_rules import Bools, Ints, Run
-from worker.limits import RunnerLimits
+from worker.models.model import ForwardModel
 from worker.sampling.logprobs import PromptRows, RowLogprobs, TokenRows
 from worker.sampling.sampler import SampledTokens, sample
-from worker.step import LaneError, StepInput, StepOutput
+from worker.step import Bools, Ints, LaneError, RunnerLimits, Step, StepResult
 from worker.transfers import CopyToHost, HostCopies, stay_on_host
 from worker.warm_up import check_warm_up, warm_up_steps
 
 _NOTHING_TO_DRAW = "no token can be drawn at index {}: mask and minimum length exclude all of them"
 _NOT_FINITE = "no token can be drawn at index {}: the logits are not finite"
-_STATE_NOT_FINITE = "the model can not go on from the token at index {}: its hidden state behind the last layer is not finite"
+_STATE_NOT_FINITE = "the model cannot go on from the token at index {}: its hidden state behind the last layer is not finite"
 
 _NOTHING = Hidden(torch.empty(0, 0), torch.empty(0, dtype=torch.bool))
-
-
-class ForwardModel(Protocol):
-    """What a runner needs of a model."""
-
-    def forward(self, batch: Batch, cache: KVCache) -> Hidden:
-        """Write the batch's keys and values to the cache; returns the wanted rows, and which rows were finite."""
-
-    def logits(self, rows: Tensor) -> Tensor:
-        """Float32 logits [n, vocab] of some wanted rows [n, hidden]."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
     """A step that was launched, and whose results are on their way to the host."""
 
-    step: StepInput
-    run: Run
+    step: Step
+    scheduled: ScheduledLanes
     generations: Ints  # [B]: of the lanes that run
     void: Bools  # [B]: whether a lane ended with the step before: what it computed here does not count
     token_rows: TokenRows
@@ -91,72 +78,74 @@ class ModelRunner:
         self._batches = BatchBuilder(self._device)
         self._pending: deque[PendingStep] = deque()
 
-    def execute(self, step: StepInput) -> StepOutput:
+    def execute(self, step: Step) -> StepResult:
         """Launch `step` and collect it."""
         return self.collect(self.launch(step))
 
     @torch.inference_mode()
-    def launch(self, step: StepInput) -> PendingStep:
+    def launch(self, step: Step) -> PendingStep:
         """Apply `step`, compute and sample; at most one step before it may still be pending, and none that was ready at once.
 
         Raises InvalidStep before any effect when the step breaks a rule. After any other exception only `reset` may follow.
         """
         assert len(self._pending) <= 1 and not any(pending.is_ready for pending in self._pending)
-        run = self._lanes.apply(step)
-        lanes, prompt_rows = run.lanes[run.samples], PromptRows.of(run, self._lanes)
-        wanted, finite = self._forward(BatchColumns.of(run, self._lanes, prompt_rows.rows)) if len(run.lanes) else _NOTHING
+        scheduled = self._lanes.apply(step)
+        lanes, prompt_rows = scheduled.lanes[scheduled.samples], self._lanes.prompt_rows(scheduled)
+        wanted, finite = self._forward(self._lanes.batch_columns(scheduled, prompt_rows.rows)) if len(scheduled.lanes) else _NOTHING
         rows = self._lanes.sampling_rows(lanes, step.masks)
-        self._lanes.advance(run)
+        self._lanes.advance(scheduled)
         logits = self._model.logits(wanted[: len(lanes)]) if len(lanes) else _NOTHING.wanted
         sampled, token_rows = sample(logits, rows), TokenRows.of(rows.columns)
-        told = token_rows.compute(logits, sampled.token_ids)
+        logprobs = token_rows.compute(logits, sampled.token_ids)
         # The wanted rows last until the next launch only.
-        prompt_told = prompt_rows.compute(
+        prompt_logprobs = prompt_rows.compute(
             lambda first, last: self._model.logits(wanted[len(lanes) + first : len(lanes) + last]), self._device
         )
         pending = PendingStep(
             step=step,
-            run=run,
-            generations=self._lanes.generations[run.lanes],
-            void=np.zeros(len(run.lanes), dtype=np.bool_),
+            scheduled=scheduled,
+            generations=self._lanes.generations[scheduled.lanes],
+            void=np.zeros(len(scheduled.lanes), dtype=np.bool_),
             token_rows=token_rows,
             prompt_rows=prompt_rows,
-            results=self._copy_to_host((finite, *sampled.tensors, *told.tensors, *prompt_told.tensors)),
+            results=self._copy_to_host((finite, *sampled.tensors, *logprobs.tensors, *prompt_logprobs.tensors)),
         )
         if not pending.is_ready:
             self._lanes.leave_unread(lanes, sampled.token_ids)
         self._pending.append(pending)
         return pending
 
-    def collect(self, pending: PendingStep) -> StepOutput:
+    def collect(self, pending: PendingStep) -> StepResult:
         """What came of the oldest step that is pending; waits for it. After an exception only `reset` may follow."""
         assert pending is self._pending[0]
         pending.wait()
         self._pending.popleft()
-        run, void, (finite, *tensors) = pending.run, pending.void, pending.results.tensors
-        sampled, told, prompt_told = SampledTokens(*tensors[:3]), RowLogprobs(*tensors[3:6]), RowLogprobs(*tensors[6:])
-        spoiled = np.where(void, -1, run.first_positions(~finite.numpy()))
-        drawn = run.samples & ~void & (spoiled < 0)
+        scheduled, void, (finite, *tensors) = pending.scheduled, pending.void, pending.results.tensors
+        sampled, logprobs, prompt_logprobs = SampledTokens(*tensors[:3]), RowLogprobs(*tensors[3:6]), RowLogprobs(*tensors[6:])
+        bad_positions = np.where(void, -1, scheduled.first_positions(~finite.numpy()))
+        drawn = scheduled.samples & ~void & (bad_positions < 0)
         not_drawn = drawn.copy()
-        not_drawn[run.samples] &= sampled.failed.numpy()
+        not_drawn[scheduled.samples] &= sampled.failed.numpy()
         drawn &= ~not_drawn
-        token_ids = np.zeros(len(run.lanes), dtype=np.int64)
-        token_ids[run.samples] = sampled.token_ids.numpy()
-        outcomes = LaneOutcomes(run.lanes, pending.generations, run.starts + run.counts, token_ids, drawn, not_drawn | (spoiled >= 0))
+        token_ids = np.zeros(len(scheduled.lanes), dtype=np.int64)
+        token_ids[scheduled.samples] = sampled.token_ids.numpy()
+        outcomes = LaneOutcomes(
+            scheduled.lanes, pending.generations, scheduled.starts + scheduled.counts, token_ids, drawn, not_drawn | (bad_positions >= 0)
+        )
         ended = self._lanes.settle(pending.step, outcomes)
         for later in self._pending:
-            later.void[np.isin(later.run.lanes, ended)] = True
+            later.void[np.isin(later.scheduled.lanes, ended)] = True
         excluded = not_drawn.copy()
-        excluded[run.samples] &= sampled.excluded.numpy()
-        return StepOutput(
+        excluded[scheduled.samples] &= sampled.excluded.numpy()
+        return StepResult(
             step_id=pending.step.step_id,
-            lanes=run.lanes[drawn].astype(np.uint32),
+            lanes=scheduled.lanes[drawn].astype(np.uint32),
             generations=pending.generations[drawn],
             token_ids=token_ids[drawn].astype(np.uint32),
             digest=self._lanes.digest,
-            logprobs=pending.token_rows.report(told, run.lanes[run.samples], drawn[run.samples]),
-            prompt_logprobs=pending.prompt_rows.report(prompt_told, run.lanes[void]),
-            lane_errors=_lane_errors(outcomes, spoiled, excluded),
+            logprobs=pending.token_rows.report(logprobs, scheduled.lanes[scheduled.samples], drawn[scheduled.samples]),
+            prompt_logprobs=pending.prompt_rows.report(prompt_logprobs, scheduled.lanes[void]),
+            lane_errors=_lane_errors(outcomes, bad_positions, excluded),
         )
 
     def _forward(self, columns: BatchColumns) -> Hidden:
@@ -182,15 +171,15 @@ class ModelRunner:
 
     @torch.inference_mode()
     def rehearse(self, share: int = 1) -> None:
-        """Run the prefill, a decode and the sampler once more; otherwise as `warm_up`."""
+        """ScheduledLanes the prefill, a decode and the sampler once more; otherwise as `warm_up`."""
         for step in warm_up_steps(self._limits, self._cache.groups, share):
             check_warm_up(self.execute(step))
         self.reset()
 
 
-def _lane_errors(outcomes: LaneOutcomes, spoiled: Ints, excluded: Bools) -> Sequence[LaneError]:
-    """One for each lane that failed: at index `spoiled` a hidden state is not finite, or (-1) nothing could be drawn."""
-    columns = (outcomes.lanes, outcomes.generations, outcomes.indices, spoiled, excluded)
+def _lane_errors(outcomes: LaneOutcomes, bad_positions: Ints, excluded: Bools) -> Sequence[LaneError]:
+    """One for each lane that failed: at position `bad_positions` a hidden state is not finite, or (-1) nothing could be drawn."""
+    columns = (outcomes.lanes, outcomes.generations, outcomes.indices, bad_positions, excluded)
     errors = []
     for lane, generation, index, at, none_left in zip(*(column[outcomes.failed].tolist() for column in columns), strict=True):
         not_drawn = (_NOTHING_TO_DRAW if none_left else _NOT_FINITE).format(index)

@@ -1,14 +1,18 @@
-"""What the runner executes in one step, and what it answers: the worker protocol's frames as numpy columns.
+"""What the runner executes in one step, and what it answers: the worker protocol's frames as numpy columns; and what it can hold.
 
 protos/pypto_serving/worker/v1/worker.proto is the contract; a step is applied in the order release, admit, trim, grow, run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from pypto_serving.wire.columns import Floats, Generations, Ids
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 
@@ -23,6 +27,39 @@ class CacheGroup:
     row_bytes: int  # bytes that one token takes in one layer
     num_pages: int  # per partition, numbered from 0, scratch pages not counted
     window_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """Limits of a runner; the pages of each cache group come with the cache."""
+
+    vocab_size: int
+    max_model_len: int  # most tokens of a sequence
+    max_lanes: int
+    max_step_tokens: int
+    num_partitions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What Welcome says about the worker, and what frames are held against."""
+
+    incarnation: str
+    model_fingerprint: str
+    numerics_id: str
+    vocab_size: int
+    max_model_len: int
+    max_lanes: int
+    max_step_tokens: int
+    max_steps_in_flight: int
+    lease_seconds: float
+    num_partitions: int
+    cache_groups: tuple[CacheGroup, ...]
+    weights_digest: Callable[[], str] = str  # empty until it is known
+
+    def max_table_length(self, group: CacheGroup) -> int:
+        """Most entries of a page table of `group`."""
+        return -(-self.max_model_len // group.page_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +100,7 @@ class LaneAdmission:
 
 
 @dataclass(frozen=True, slots=True)
-class StepInput:
+class Step:
     """A step as columns, as worker.service.frames lets them through: equal lengths, ids in range, no lane named twice."""
 
     step_id: int
@@ -104,7 +141,7 @@ class PromptTokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class LaneError:
-    """A lane that can not go on."""
+    """A lane that cannot go on."""
 
     lane: int
     generation: int
@@ -113,7 +150,7 @@ class LaneError:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepResult:
     """The answer to a step that did not fail as a whole."""
 
     step_id: int

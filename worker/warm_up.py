@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 
 from pypto_serving.wire.columns import Ids
-from worker.limits import RunnerLimits
-from worker.step import CacheGroup, LaneAdmission, LaneSampling, StepInput, StepOutput
+from worker.step import CacheGroup, LaneAdmission, LaneSampling, RunnerLimits, Step, StepResult
 
 _MAX_LANES = 8
 _SAMPLING = (
@@ -20,7 +19,7 @@ _SAMPLING = (
 )
 
 
-def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup], share: int = 1) -> Sequence[StepInput]:
+def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup], share: int = 1) -> Sequence[Step]:
     """One step that prefills beside short prompts one of 1/`share` of the longest, and one that decodes."""
     # The second step computes one token more than the prompt: all lanes but the first get pages for two tokens.
     pages_of_short = [_num_pages(min(2, limits.max_model_len), group) for group in groups]
@@ -34,10 +33,10 @@ def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup], share: int
     lanes = np.arange(num_lanes, dtype=np.uint32)
     lengths = np.where(lanes == 0, longest, 1).astype(np.uint32)
     admissions = [_admission(bounded, lane, int(lengths[lane]), tables[lane]) for lane in range(num_lanes)]
-    return StepInput(1, admissions=admissions, chunk_lanes=lanes, chunk_tokens=lengths), StepInput(2)
+    return Step(1, admissions=admissions, chunk_lanes=lanes, chunk_tokens=lengths), Step(2)
 
 
-def check_warm_up(output: StepOutput) -> None:
+def check_warm_up(output: StepResult) -> None:
     """Raise RuntimeError when a step of the warm-up did not produce its tokens."""
     if output.lane_errors:
         raise RuntimeError(f"the model produces no token in the warm-up: {output.lane_errors[0].message}")

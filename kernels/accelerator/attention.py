@@ -34,15 +34,14 @@ class _Rows:
         keys = torch.arange(start, start + num_keys, device=cache.device)
         page_index = keys // page_tokens
         pages = self.tables[:, page_index.clamp(max=self.tables.shape[1] - 1)]
-        visible = self._sees(keys) & (pages >= 0) & (page_index < self.tables.shape[1])
+        distance = self.positions[:, None] - keys
+        seen = (distance >= 0) & self.exists[:, None]
+        if self.window:
+            seen &= distance < self.window
+        visible = seen & (pages >= 0) & (page_index < self.tables.shape[1])
         slots = pages.clamp(min=0) * page_tokens + keys % page_tokens
         # Slots that hold nothing may hold NaN, and 0 * NaN is NaN: they are cleared, not only masked.
         return cache.flatten(0, 1)[slots].float().masked_fill(~visible[:, :, None, None], 0.0), visible
-
-    def _sees(self, keys: Tensor) -> Tensor:
-        distance = self.positions[:, None] - keys
-        sees = (distance >= 0) & self.exists[:, None]
-        return sees & (distance < self.window) if self.window else sees
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns

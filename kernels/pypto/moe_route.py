@@ -51,7 +51,7 @@ def _aligned(columns):
 
 
 def _joined(columns, tile, valid):
-    # PyPTO forgets here which rows are valid, and can not assemble what it has concatenated but a copy of it.
+    # PyPTO forgets here which rows are valid, and cannot assemble what it has concatenated but a copy of it.
     whole = pypto.view(pypto.concat(columns, -1), [tile, len(columns)], [0, 0], valid_shape=[valid, len(columns)])
     return pypto.clone(whole)
 

@@ -44,7 +44,7 @@ def apply_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, num_experts: i
     """x [T, H], weights and expert_ids [T, k] -> [T, H]: the weighted experts of a row, added in fp32 in its top-k order.
 
     Rows are grouped per expert: `expert(index, rows [n, H])` has to give each of them what it would give it among any other rows. How many
-    rows an expert has decides shapes: the host asks the device for it, so this can not be captured into a graph.
+    rows an expert has decides shapes: the host asks the device for it, so this cannot be captured into a graph.
     """
     num_rows, top_k = expert_ids.shape
     chosen = expert_ids.flatten()

@@ -42,7 +42,7 @@ class PassBroken(AssertionError):
 def interpreted(depth: Depth = Depth.TENSOR_GRAPH) -> Iterator[list[str]]:
     """Interpret every kernel launched inside the block; its tensors hold the results afterwards, as on an NPU.
 
-    The list receives their names. Runs in a working directory of its own. After an error inside PyPTO the process can not launch
+    The list receives their names. Runs in a working directory of its own. After an error inside PyPTO the process cannot launch
     anything any more. With ALL_PASSES, raises PassBroken when a pass changes a value by more than 1 % plus 0.001.
     """
     load_calculator()
@@ -103,7 +103,7 @@ def _check_passes(verified: Path, rows: Sequence[dict[str, str]]) -> None:
         if not all(file.is_file() for file in files):
             continue
         found, expected = (torch.frombuffer(bytearray(file.read_bytes()), dtype=_DTYPES[row["outputDtype"]]).double() for file in files)
-        # A pass that infers views writes parts of tensors only; these can not be compared.
+        # A pass that infers views writes parts of tensors only; these cannot be compared.
         if found.numel() == expected.numel() and not torch.allclose(found, expected, rtol=1e-2, atol=1e-3, equal_nan=True):
             worst = (found - expected).abs().max().item()
             raise PassBroken(f"{row['passName']} changes {row['ioflag']} by up to {worst:g}")

@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own: after an error inside PyPTO a process can not launch anything any more."""
+"""Runs a function in a process of its own: after an error inside PyPTO a process cannot launch anything any more."""
 
 import multiprocessing
 import os

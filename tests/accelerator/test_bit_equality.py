@@ -12,7 +12,7 @@ from harness.accelerator_runs import KIND, NUM_GENERATED, PAGE, PAGES_PER_LANE, 
 from harness.checkpoints import TinyCheckpoint
 from safetensors.torch import load_file, save_file
 
-from worker.graphs.shapes import GraphShape
+from worker.decode_graphs import GraphShape
 from worker.models import Model
 from worker.step import LaneAdmission, LaneSampling
 

@@ -10,7 +10,7 @@ import torch
 from fakes.device.steps import step
 from harness.accelerator_runs import PAGE, PAGES_PER_LANE, Accelerator, Run, request
 
-from worker.graphs.shapes import GraphShape
+from worker.decode_graphs import GraphShape
 from worker.step import LaneSampling
 
 _NUM_STEPS = 8

@@ -16,14 +16,13 @@ from fakes.device.steps import generate, ids, worker_admission
 from fakes.device.stream import LateCopies, StreamModel
 from torch import Tensor
 
+from worker.batch import Hidden
+from worker.decode_graphs import Capture, DecodeGraphs, GraphShape
 from worker.device import Device, select_device
-from worker.graphs.decode_graphs import Capture, DecodeGraphs
-from worker.graphs.shapes import GraphShape
-from worker.lanes.batch import Hidden
-from worker.limits import RunnerLimits
-from worker.models import Model, Placement, load_model
-from worker.runner import ForwardModel, ModelRunner
-from worker.step import LaneAdmission, LaneSampling
+from worker.models import LoadOptions, Model, load_model
+from worker.models.model import ForwardModel
+from worker.runner import ModelRunner
+from worker.step import LaneAdmission, LaneSampling, RunnerLimits
 from worker.transfers import HostCopies, stay_on_host
 
 #: cuda, npu, or cpu for one that plays CUDA.
@@ -69,7 +68,7 @@ class Accelerator:
     def load(self, directory: Path, dtype: str) -> Model:
         """A model on the device."""
         with self.operators():
-            return load_model(directory, Placement(getattr(torch, dtype), self.device.torch_device, PAGE, PAGE * PAGES_PER_LANE))
+            return load_model(directory, LoadOptions(getattr(torch, dtype), self.device.torch_device, PAGE, PAGE * PAGES_PER_LANE))
 
 
 @dataclass

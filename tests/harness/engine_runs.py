@@ -17,13 +17,13 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import Step
 from control_plane.engine.ports import SequenceFinished
 from pypto_serving.worker.v1 import worker_pb2
-from worker.limits import RunnerLimits
 from worker.loaded_runner import LoadedRunner
 from worker.models import Model
 from worker.runner import ModelRunner, PendingStep
 from worker.sampling.sampler import SampledTokens, sample
 from worker.sampling.sampling_rows import SamplingRows
 from worker.service.frames.steps import decode_step
+from worker.step import RunnerLimits
 
 _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS = 256, 32, 512
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from worker.lanes.batch import Batch
+from worker.batch import Batch
 from worker.models import Model
 
 

@@ -7,8 +7,9 @@ import grpc.aio
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.config import read_config
 from worker.loaded_runner import load_runner
+from worker.progress import ProgressCounter
 from worker.service.channel_options import CHANNEL_OPTIONS
-from worker.service.device_thread import DeviceThread, ProgressCounter
+from worker.service.device_thread import DeviceThread
 from worker.service.metrics import WorkerMetrics
 from worker.service.server import WorkerServer
 from worker.service.servicer import WorkerServicer

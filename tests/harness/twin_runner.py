@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 from fakes.device.stream import LateCopies, StreamModel
 
-from worker.cache.kv_cache import KVCache
+from worker.kv_cache import KVCache
 from worker.lanes.step_rules import InvalidStep
-from worker.limits import RunnerLimits
-from worker.runner import ForwardModel, ModelRunner, PendingStep
-from worker.step import StepInput, StepOutput
+from worker.models.model import ForwardModel
+from worker.runner import ModelRunner, PendingStep
+from worker.step import RunnerLimits, Step, StepResult
 
 
 class TwinRunner(ModelRunner):
@@ -21,9 +21,9 @@ class TwinRunner(ModelRunner):
         copied = dataclasses.replace(cache, keys=keys, values=values)
         self._twin = ModelRunner(StreamModel(model), copied, limits, copy_to_host=LateCopies())
         self._launched: PendingStep | None = None
-        self._last: tuple[PendingStep, StepOutput] | None = None
+        self._last: tuple[PendingStep, StepResult] | None = None
 
-    def launch(self, step: StepInput) -> PendingStep:
+    def launch(self, step: Step) -> PendingStep:
         """As ModelRunner does."""
         try:
             self._launched = self._twin.launch(step)
@@ -31,7 +31,7 @@ class TwinRunner(ModelRunner):
             self._launched = None  # `super` refuses it as well
         return super().launch(step)
 
-    def collect(self, pending: PendingStep) -> StepOutput:
+    def collect(self, pending: PendingStep) -> StepResult:
         """As ModelRunner does."""
         output = super().collect(pending)
         assert self._launched is not None, "the twin refused the step"

@@ -11,12 +11,12 @@ from fakes.control_plane.hand_control_plane import FINGERPRINT, HandControlPlane
 from fakes.device.runner import FakeRunner
 
 from pypto_serving.worker.v1 import worker_pb2_grpc
+from worker.progress import ProgressCounter
 from worker.service.channel_options import CHANNEL_OPTIONS, SERVER_OPTIONS
-from worker.service.device_thread import DeviceThread, ProgressCounter
-from worker.service.frames.description import WorkerDescription
+from worker.service.device_thread import DeviceThread
 from worker.service.metrics import WorkerMetrics
 from worker.service.servicer import WorkerServicer
-from worker.step import CacheGroup
+from worker.step import CacheGroup, WorkerDescription
 
 
 class HandClock:

@@ -13,7 +13,7 @@ from harness.engine_runs import Ask, Hook, Outcome, RealBench
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.admission.parameters import choice_seed
 from control_plane.engine.ports import ChoiceSpec
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _NUM_TOKENS, _VOCAB_SIZE = 16, 30, 1024
 _PROMPT = tuple(np.random.default_rng(5).integers(0, _VOCAB_SIZE, 2 * _PAGE + 9).tolist())
@@ -40,7 +40,7 @@ class Stripes:
 
 @pytest.fixture(scope="module")
 def models(tiny_checkpoint: TinyCheckpoint) -> list[Model]:
-    placement = Placement(torch.bfloat16, torch.device("cpu"), _PAGE)
+    placement = LoadOptions(torch.bfloat16, torch.device("cpu"), _PAGE)
     return [load_model(tiny_checkpoint("qwen3", "bfloat16", intermediate_size=1536), placement) for _ in range(2)]
 
 

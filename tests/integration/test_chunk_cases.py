@@ -12,7 +12,7 @@ from harness.checkpoints import TinyCheckpoint
 from harness.engine_runs import Ask, Outcome, RealBench
 from harness.oracle import Oracle
 
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _NUM_TOKENS = 16, 20
 _LENGTHS = (1, 15, 16, 17, 31, 32, 33, 47, 48, 49)
@@ -28,7 +28,7 @@ _ASKS = {length: _ask(length) for length in (*_LENGTHS, 5, 25, 65, 80)}
 
 
 def load(directory: Path, page_tokens: int = _PAGE) -> Model:
-    return load_model(directory, Placement(torch.float32, torch.device("cpu"), page_tokens))
+    return load_model(directory, LoadOptions(torch.float32, torch.device("cpu"), page_tokens))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ async def test_chk_06_every_batch_size(subject: Subject, size: int) -> None:
 async def test_mod_11_batch_size_changes_no_token(dtype: str, tiny_checkpoint: TinyCheckpoint) -> None:
     # torch's own products add so long a sum of the MLP in an order that depends on the number of rows.
     directory = tiny_checkpoint("qwen3", dtype, intermediate_size=1536)
-    model = load_model(directory, Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE))
+    model = load_model(directory, LoadOptions(getattr(torch, dtype), torch.device("cpu"), _PAGE))
     asks = [replace(_ask(5 + 3 * seed), seed=seed, max_tokens=40) for seed in range(8)]
     alone = {ask.seed: (await RealBench(model).generate([ask]))[ask.seed] for ask in asks}
     for size in (2, 4, 8):

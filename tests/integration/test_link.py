@@ -20,7 +20,7 @@ from control_plane.core.sampling import SamplingParams
 from control_plane.edge.worker_link.options import Backoff
 from control_plane.engine.ports import Failure
 from worker.runner import ModelRunner, PendingStep
-from worker.step import StepInput
+from worker.step import Step
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +242,7 @@ async def test_wrk_02_a_step_that_never_returns_is_left_behind(start_worker: Sta
         gate = threading.Event()
         launch = ModelRunner.launch
 
-        def hang(runner: ModelRunner, step: StepInput) -> PendingStep:
+        def hang(runner: ModelRunner, step: Step) -> PendingStep:
             if threading.current_thread() is stuck.device._thread:
                 gate.wait(30)
             return launch(runner, step)

@@ -7,7 +7,7 @@ import torch
 from harness.checkpoints import TinyCheckpoint
 from harness.engine_runs import Ask, Outcome, RealBench, load_on
 
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _NUM_TOKENS = 16, 6
 
@@ -36,7 +36,7 @@ class Subject:
 
 
 def _load(tiny_checkpoint: TinyCheckpoint, **config: object) -> Model:
-    return load_model(tiny_checkpoint("qwen3", head_dim=32, **config), Placement(torch.float32, torch.device("cpu"), _PAGE))
+    return load_model(tiny_checkpoint("qwen3", head_dim=32, **config), LoadOptions(torch.float32, torch.device("cpu"), _PAGE))
 
 
 @pytest.fixture(scope="module")

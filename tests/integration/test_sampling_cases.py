@@ -13,7 +13,7 @@ from harness.engine_runs import Ask, Crowd, Outcome, RealBench
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.admission.parameters import choice_seed
 from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _VOCAB_SIZE = 16, 1024
 
@@ -41,7 +41,7 @@ class Subject:
 
 @pytest.fixture(scope="module")
 def subject(tiny_checkpoint: TinyCheckpoint) -> Subject:
-    return Subject(load_model(tiny_checkpoint("qwen3", head_dim=32), Placement(torch.float32, torch.device("cpu"), _PAGE)))
+    return Subject(load_model(tiny_checkpoint("qwen3", head_dim=32), LoadOptions(torch.float32, torch.device("cpu"), _PAGE)))
 
 
 # Seeds and other sequences

@@ -12,7 +12,7 @@ from harness.checkpoints import TinyCheckpoint
 from harness.engine_runs import Ask, Crowd, Outcome, RealBench, load_on
 
 from kernels.quantized import Quantizer
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ async def _solo(model: Model, asks: Iterable[Ask]) -> dict[int, Outcome]:
 
 def _subject(directory: Path, dtype: str, asks: Iterable[Ask], streams: bool = False, quantize: str = "") -> Subject:
     quantizer = Quantizer.parse(quantize) if quantize else None
-    placement = Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE, quantizer=quantizer)
+    placement = LoadOptions(getattr(torch, dtype), torch.device("cpu"), _PAGE, quantizer=quantizer)
     model, twin = (load_model(directory, placement) for _ in range(2))
     return Subject(model, twin, asyncio.run(_solo(model, asks)), streams)
 

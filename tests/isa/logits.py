@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from harness.paged_batches import PagedExecutor
 
-from worker.models import Placement, load_model
+from worker.models import LoadOptions, load_model
 
 
 def describe(directory: str, dtype: torch.dtype) -> tuple[str, str]:
     """Numerics id and digest."""
-    model = load_model(Path(directory), Placement(dtype, torch.device("cpu")))
+    model = load_model(Path(directory), LoadOptions(dtype, torch.device("cpu")))
     logits = PagedExecutor(model).logits(range(10, 60))
     return model.numerics_id, hashlib.sha256(logits.numpy().tobytes()).hexdigest()
 

@@ -9,13 +9,13 @@ from harness.checkpoints import TinyCheckpoint
 from harness.paged_batches import PagedExecutor
 
 from scripts.to_qwen3 import Experts, to_qwen3
-from worker.models import Placement, load_model
+from worker.models import LoadOptions, load_model
 
 TOKEN_IDS = [(41 * index + 17) % 1024 for index in range(30)]
 
 
 def logits(directory: Path) -> torch.Tensor:
-    return PagedExecutor(load_model(directory, Placement(torch.float32, torch.device("cpu")))).logits(TOKEN_IDS)
+    return PagedExecutor(load_model(directory, LoadOptions(torch.float32, torch.device("cpu")))).logits(TOKEN_IDS)
 
 
 @pytest.mark.parametrize("experts", [None, Experts(4, top_k=2)], ids=["qwen3", "qwen3_moe"])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from clients.request import Request, generation_spec
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.wire.columns import Ids
-from worker.step import LaneAdmission, StepInput
+from worker.step import LaneAdmission, Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -86,7 +86,7 @@ class Watch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def launch(self, step: StepInput) -> Any:
+    def launch(self, step: Step) -> Any:
         for admission in step.admissions:
             self.complaints += [f"{what}: {admission}" for what, holds in _checks(admission).items() if not holds]
         return self._runner.launch(step)

@@ -144,12 +144,12 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
         (
             "torch_npu",
             ImportError("libhccl.so: no such file\nmore"),
-            r"^--device npu: torch-npu can not be loaded; .*\(libhccl.so: no such file\)$",
+            r"^--device npu: torch-npu cannot be loaded; .*\(libhccl.so: no such file\)$",
         ),
-        ("torch_npu", AttributeError("torch._C has no attribute"), r"^--device npu: torch-npu can not be loaded; .*has no attribute\)$"),
-        ("torch_npu", RuntimeError(), r"^--device npu: torch-npu can not be loaded; .*\(RuntimeError\)$"),
+        ("torch_npu", AttributeError("torch._C has no attribute"), r"^--device npu: torch-npu cannot be loaded; .*has no attribute\)$"),
+        ("torch_npu", RuntimeError(), r"^--device npu: torch-npu cannot be loaded; .*\(RuntimeError\)$"),
         ("pypto", None, r"^--device npu: the package pypto is not installed \(extra `npu`\)$"),
-        ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the PyPTO kernels can not be loaded; .*\(libc_sec.so\)$"),
+        ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the PyPTO kernels cannot be loaded; .*\(libc_sec.so\)$"),
     ],
 )
 def test_npu_without_something_names_it(modules: dict[str, object], name: str, found: object, line: str) -> None:

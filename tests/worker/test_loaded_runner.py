@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from harness.checkpoints import TinyCheckpoint, make_checkpoint, write_json
 from safetensors.torch import load_file
 
+from kernels import ops
 from pypto_serving.process.start_up import StartUpError
 from worker import loaded_runner
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.models.model import Model
-from worker.service.device_thread import ProgressCounter
+from worker.progress import ProgressCounter
 
 
 def _load(model: Path, progress: ProgressCounter | None = None, flags: tuple[str, ...] = ()) -> LoadedRunner:
@@ -42,7 +44,7 @@ def test_model_that_does_not_fit_into_memory_is_refused_with_one_line(tmp_path: 
     with pytest.raises(StartUpError) as caught:
         _load(directory)
     message = str(caught.value)
-    assert message.startswith(f"{directory}: the model can not be loaded: ") and "\n" not in message
+    assert message.startswith(f"{directory}: the model cannot be loaded: ") and "\n" not in message
     assert caught.value.exit_code == 1
 
 
@@ -69,7 +71,7 @@ def test_lanes_that_do_not_fit_into_memory_are_refused_with_one_line(
     ("content", "message"),
     [(None, r": no \*\.safetensors files of a model"), (b"garbage", r"model\.safetensors: not a safetensors file")],
 )
-def test_weights_that_can_not_be_read_any_more_are_refused_with_one_line(
+def test_weights_that_cannot_be_read_any_more_are_refused_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
 ) -> None:
     directory = make_checkpoint(tmp_path, "llama")
@@ -114,11 +116,11 @@ def test_quantized_models_are_loaded_by_the_flag(tiny_checkpoint: TinyCheckpoint
     assert _load(tiny_checkpoint("llama"), flags=("--quantize", "int8")).numerics_id.startswith("bfloat16-int8/")
 
 
-def test_model_that_can_not_be_captured_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_model_that_cannot_be_captured_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model, device = SimpleNamespace(is_capturable=False), SimpleNamespace(kind="cuda")
     with caplog.at_level(logging.INFO):
         assert loaded_runner._plan_graphs(model, None, None, device) is None
-    assert [record.message for record in caplog.records] == ["no graphs: on this device the experts can not be captured"]
+    assert [record.message for record in caplog.records] == ["no graphs: on this device the experts cannot be captured"]
 
 
 def test_cpu_captures_nothing(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +156,14 @@ def test_tkz_07_file_that_is_none_of_the_weights_is_left_alone(tmp_path: Path) -
     (directory / "optimizer.safetensors").write_bytes(b"garbage")
     (directory / "gone.safetensors").symlink_to(tmp_path / "nowhere")
     assert _load(directory).limits.max_lanes > 0
+
+
+@pytest.mark.parametrize(("launch_seconds", "kernels"), [(0.0, ["linear", "rms_norm"]), (1e9, [])])
+def test_only_slow_calls_of_our_operators_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launch_seconds: float, kernels: list[str]
+) -> None:
+    monkeypatch.setattr(loaded_runner, "_LAUNCH_SECONDS", launch_seconds)
+    with caplog.at_level(logging.INFO), loaded_runner.compile_log():
+        ops.linear(torch.ones(2, 4), torch.ones(4, 4), None).relu()
+        ops.rms_norm(torch.ones(2, 4), torch.ones(4), 1e-6)
+    assert [vars(record)["kernel"] for record in caplog.records] == kernels

@@ -91,7 +91,7 @@ def test_lane_ends_with_the_chunk_that_has_a_hidden_state_which_is_not_finite():
     spoiled = worker_admission(1, (5, 13, 13, 8), generation=2, page_tables=[ids(3, 4, 5)])
     admissions = [worker_admission(0, (1, 2, 3, 4), page_tables=[ids(0, 1, 2)]), spoiled]
     output = runner.execute(step(1, {0: 3, 1: 3}, admissions=admissions))
-    message = "the model can not go on from the token at index 1: its hidden state behind the last layer is not finite"
+    message = "the model cannot go on from the token at index 1: its hidden state behind the last layer is not finite"
     assert output.lane_errors == [LaneError(1, 2, message)]
     assert drawn(output) == {}
     output = runner.execute(step(2, {0: 1, 1: 1}))

@@ -7,11 +7,10 @@ from fakes.device.recording_model import RecordingModel
 from fakes.device.steps import drawn, generate, ids, step, worker_admission
 from fakes.device.stream import LateCopies, StreamModel
 
-from worker.limits import RunnerLimits
-from worker.models.model import Placement
+from worker.models.model import LoadOptions
 from worker.models.registry import load_model
 from worker.runner import ModelRunner
-from worker.step import LaneSampling
+from worker.step import LaneSampling, RunnerLimits
 
 _PAGE, _PAGES_PER_LANE, _NUM_LANES, _NUM_GENERATED = 16, 6, 32, 12
 _LANES = (0, 1, 13, 31)  # those that are looked at; the odd ones are seeded
@@ -22,7 +21,7 @@ _LANES = (0, 1, 13, 31)  # those that are looked at; the odd ones are seeded
 )
 def model(request, tiny_checkpoint):
     arch, dtype = request.param
-    return load_model(tiny_checkpoint(arch, dtype), Placement(getattr(torch, dtype), torch.device("cpu"), _PAGE))
+    return load_model(tiny_checkpoint(arch, dtype), LoadOptions(getattr(torch, dtype), torch.device("cpu"), _PAGE))
 
 
 def _runner(model):

@@ -11,8 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from worker.checkpoint.config_fields import ConfigFields, read_json_object
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
 
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 _FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -74,10 +73,6 @@ class Checkpoint:
     def require(self, name: str) -> None:
         """ModelRefused when the tensor is missing."""
         self._file(name)
-
-    def ignore(self, name: str) -> None:
-        """Count a tensor as read."""
-        self._unread.discard(name)
 
     def _file(self, name: str) -> tuple[Path, Any]:
         if name not in self._files:

@@ -5,7 +5,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from worker.checkpoint.error import ModelRefused
+from pypto_serving.process.start_up import StartUpError
+
+
+class ModelRefused(StartUpError):
+    """A model that cannot be served as it is; the message is one line that names the file, the field or tensor, and the value."""
+
 
 _MAX_INTEGER = 2**53  # products of two do not fit into torch's integers, and are a RuntimeError there
 
@@ -99,7 +104,7 @@ class ConfigFields:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """The JSON object in a file; ModelRefused when the file can not be read or holds anything else."""
+    """The JSON object in a file; ModelRefused when the file cannot be read or holds anything else."""
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from kernels.quantized import Int4Weight, Int8Weight
 from worker.checkpoint.checkpoint import Checkpoint
-from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused
 
 _NAME = "quantization_config"
 _PER_WORD = 8  # levels of 4 bits in an int32

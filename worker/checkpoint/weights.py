@@ -10,7 +10,7 @@ from kernels.cpu import products
 from kernels.linear import PackedLinear
 from kernels.quantized import QuantizedLinear, QuantizedWeight, Quantizer, stack_weights
 from worker.checkpoint.checkpoint import Checkpoint
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ModelRefused
 from worker.checkpoint.quantization import StoredQuantization
 
 _STALE_SUFFIX = ".rotary_emb.inv_freq"  # old Llama checkpoints store what is computed from config.json

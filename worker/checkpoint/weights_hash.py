@@ -19,7 +19,7 @@ class WeightsHash:
 
     def __init__(self, files: Sequence[Path], num_threads: int) -> None:
         """Begin to hash `files`."""
-        self.digest = ""  # over names and digests of all files, 64 hexadecimal digits; empty until it is known, or if one can not be read
+        self.digest = ""  # over names and digests of all files, 64 hexadecimal digits; empty until it is known, or if one cannot be read
         self._files = tuple(files)
         self._unread: Iterator[Path] = iter(self._files)
         self._digests: dict[Path, str] = {}

@@ -8,25 +8,25 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pypto_serving.wire.digest import StateDigest
+from worker.batch import BatchColumns, ScheduledLanes, UnreadTokens
 from worker.lanes.page_table import PageTables
-from worker.lanes.step_rules import Bools, Ints, LaneRecords, Run, StepRules, lane_records
-from worker.lanes.token_entries import LaneTokenLists
-from worker.lanes.unread_tokens import UnreadTokens
-from worker.limits import RunnerLimits
-from worker.sampling.sampling_rows import SamplingColumns, SamplingRows, SamplingTable, TokenMasks
-from worker.step import CacheGroup, StepInput
+from worker.lanes.step_rules import LaneRecords, StepRules, lane_records
+from worker.sampling.logprobs import PromptRows
+from worker.sampling.sampling_rows import SamplingRows, SamplingTable, TokenMasks
+from worker.sampling.token_entries import LaneTokenLists
+from worker.step import Bools, CacheGroup, Ints, RunnerLimits, Step
 
 
 @dataclass(frozen=True, slots=True)
 class LaneOutcomes:
-    """What became of the lanes of a run, as the host reads it."""
+    """What became of the lanes of a scheduled, as the host reads it."""
 
     lanes: Ints  # [B]
     generations: Ints  # [B]
     indices: Ints  # [B]: of the token that is drawn, in its sequence
     token_ids: Ints  # [B]
     drawn: Bools  # [B]: whether there is one
-    failed: Bools  # [B]: whether the lane can not go on
+    failed: Bools  # [B]: whether the lane cannot go on
 
     def only(self, wanted: Bools) -> "LaneOutcomes":
         """Those of the lanes marked in `wanted`."""
@@ -67,10 +67,10 @@ class LaneTable:
         generations: Ints = self._records["generation"]
         return generations
 
-    def apply(self, step: StepInput) -> Run:
+    def apply(self, step: Step) -> ScheduledLanes:
         """Release, admit, trim and grow, and pick the lanes that run; raises InvalidStep without any effect."""
         records = self._records.copy()
-        run = self._rules.apply(records, step)
+        scheduled = self._rules.apply(records, step)
         self._records = records
         for admission in step.admissions:
             lane = admission.lane
@@ -82,12 +82,12 @@ class LaneTable:
                 self._unread[0][lane] = -1
         self.pages.trim(step.trimmed_lanes, step.trimmed_groups, step.trimmed_entries)
         self.pages.grow(step.grown_lanes, step.grown_groups, step.grown_pages)
-        return run
+        return scheduled
 
-    def advance(self, run: Run) -> None:
-        """Note that `run` is computed and that every lane of it that samples gets a token; the final length ends a lane."""
-        self._records["num_computed"][run.lanes] += run.counts
-        lanes = run.lanes[run.samples]
+    def advance(self, scheduled: ScheduledLanes) -> None:
+        """Note that `scheduled` is computed and that every lane of it that samples gets a token; the final length ends a lane."""
+        self._records["num_computed"][scheduled.lanes] += scheduled.counts
+        lanes = scheduled.lanes[scheduled.samples]
         self._records["num_tokens"][lanes] += 1
         self._records["ended"][lanes] = self._records["num_tokens"][lanes] >= self._records["final_length"][lanes]
 
@@ -97,7 +97,7 @@ class LaneTable:
         places[lanes] = np.arange(len(lanes))
         self._unread = places, token_ids
 
-    def settle(self, step: StepInput, outcomes: LaneOutcomes) -> Ints:
+    def settle(self, step: Step, outcomes: LaneOutcomes) -> Ints:
         """Take in what came of `step`; every step is settled, in order. Returns the lanes that end with an end token or have failed."""
         self._settle_digest(step, outcomes.only(outcomes.drawn))
         # A step launched since may have given a lane to another sequence.
@@ -112,7 +112,7 @@ class LaneTable:
         self._records["ended"][ended] = True
         return ended
 
-    def _settle_digest(self, step: StepInput, drawn: LaneOutcomes) -> None:
+    def _settle_digest(self, step: Step, drawn: LaneOutcomes) -> None:
         self._digest.release(step.released_lanes)
         for admission in step.admissions:
             self._digest.admit(admission.lane, admission.generation, admission.token_ids, admission.page_tables)
@@ -141,14 +141,10 @@ class LaneTable:
         rows = np.flatnonzero(sources >= 0)
         return UnreadTokens(rows, sources[rows], token_ids) if len(rows) else None
 
-    def sampling_columns(self, lanes: Ints) -> SamplingColumns:
-        """Sampling parameters of `lanes`."""
-        return self._sampling.columns(lanes)
-
     def sampling_rows(self, lanes: Ints, masks: dict[int, bytes]) -> SamplingRows:
         """How the next token of each of `lanes` is drawn; `masks` are those of the step."""
         num_tokens = self._records["num_tokens"][lanes]
-        columns = self.sampling_columns(lanes)
+        columns = self._sampling.columns(lanes)
         ends = self._end_tokens.gather(lanes)
         masked = [row for row, lane in enumerate(lanes.tolist()) if lane in masks] if masks else []
         return SamplingRows(
@@ -161,8 +157,26 @@ class LaneTable:
             masks=TokenMasks.unpack(masked, [masks[lane] for lane in lanes[masked].tolist()]),
         )
 
-    def reports_prompt(self, run: Run) -> Bools:
-        """For each token row of `run`, whether its logits tell about a prompt token of a lane that wants to know."""
-        lanes = run.lanes[run.row_sequences]
-        wanted: Bools = self.sampling_columns(run.lanes).prompt_logprobs[run.row_sequences] >= 0
-        return wanted & (run.positions + 1 < self._records["num_prompt_tokens"][lanes])
+    def batch_columns(self, scheduled: ScheduledLanes, prompt_rows: Ints) -> BatchColumns:
+        """The batch of some lanes, at least one; wanted are the logits of the rows that sample, in order, and then of `prompt_rows`."""
+        row_lanes = scheduled.lanes[scheduled.row_sequences]
+        max_tokens = int((scheduled.starts + scheduled.counts).max())
+        groups = range(self.pages.num_groups)
+        return BatchColumns(
+            token_ids=self.token_ids(row_lanes, scheduled.positions),
+            positions=scheduled.positions,
+            slots=tuple(self.pages.slots(group, row_lanes, scheduled.positions) for group in groups),
+            page_tables=tuple(self.pages.gather(group, scheduled.lanes, max_tokens) for group in groups),
+            row_ends=scheduled.row_ends,
+            logit_rows=np.concatenate([scheduled.row_ends[scheduled.samples] - 1, prompt_rows]),
+            max_tokens=max_tokens,
+            unread=self.unread(row_lanes, scheduled.positions),
+        )
+
+    def prompt_rows(self, scheduled: ScheduledLanes) -> PromptRows:
+        """The token rows whose logits tell about prompt tokens, of the lanes that want their log probabilities."""
+        row_lanes = scheduled.lanes[scheduled.row_sequences]
+        num_top = self._sampling.columns(scheduled.lanes).prompt_logprobs[scheduled.row_sequences]
+        rows = np.flatnonzero((num_top >= 0) & (scheduled.positions + 1 < self._records["num_prompt_tokens"][row_lanes]))
+        lanes, indices = row_lanes[rows], scheduled.positions[rows] + 1
+        return PromptRows(rows, lanes, self.generations[lanes], num_top[rows], self.token_ids(lanes, indices), indices)

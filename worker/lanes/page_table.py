@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pypto_serving.wire.columns import NO_PAGE, Ids
-from worker.lanes.step_rules import Ints
-from worker.step import CacheGroup
+from worker.step import CacheGroup, Ints
 
 _GONE = -1
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kernels import ops
+from worker.batch import Batch
 from worker.checkpoint.config_fields import ConfigFields
 from worker.checkpoint.weights import Linear, Weights
-from worker.lanes.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +72,21 @@ class Attention:
         return self.output(attended.flatten(1))
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionPlace:
-    """What differs from layer to layer, and what the layers share."""
-
-    rope_table: tuple[Tensor, Tensor]
-    group: int
-    window_tokens: int
-
-
-def load_attention(weights: Weights, prefix: str, shape: AttentionShape, place: AttentionPlace) -> Attention:
-    """The attention layer whose tensors begin with `prefix`."""
+def load_attention(
+    weights: Weights, prefix: str, shape: AttentionShape, rope_table: tuple[Tensor, Tensor], group: int, window_tokens: int
+) -> Attention:
+    """The attention layer whose tensors begin with `prefix`; the other arguments are fields of the result."""
     rows, hidden = list(shape.qkv_rows), shape.hidden_size
+
+    def norm(part: str) -> Tensor | None:
+        return None if shape.norm_eps is None else weights.tensor(f"{prefix}{part}_norm.weight", shape.head_dim)
+
     return Attention(
         shape=shape,
         qkv=weights.linear([f"{prefix}{part}_proj" for part in "qkv"], rows, hidden, bias=shape.qkv_bias),
         output=weights.linear([prefix + "o_proj"], [hidden], rows[0], bias=shape.output_bias),
-        head_norms=_load_head_norms(weights, prefix, shape),
-        rope_table=place.rope_table,
-        group=place.group,
-        window_tokens=place.window_tokens,
+        head_norms=(norm("q"), norm("k")),
+        rope_table=rope_table,
+        group=group,
+        window_tokens=window_tokens,
     )
-
-
-def _load_head_norms(weights: Weights, prefix: str, shape: AttentionShape) -> tuple[Tensor | None, Tensor | None]:
-    if shape.norm_eps is None:
-        return None, None
-    return weights.tensor(prefix + "q_norm.weight", shape.head_dim), weights.tensor(prefix + "k_norm.weight", shape.head_dim)

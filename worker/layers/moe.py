@@ -7,8 +7,7 @@ from torch import Tensor
 from kernels import ops
 from kernels.linear import PackedExperts, PackedLinear
 from kernels.quantized import QuantizedExperts
-from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused
 from worker.checkpoint.weights import Weights
 
 

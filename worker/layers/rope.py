@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused
 
 _DEFAULT_THETA = 10000.0
 _LLAMA_POSITIONS, _QWEN_POSITIONS = 2048, 32768  # where config.json does not say, as in transformers

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from kernels import ops
-from worker.cache.kv_cache import KVCache, allocate_cache
+from worker.batch import Batch, Hidden
 from worker.checkpoint.weights import Linear
-from worker.lanes.batch import Batch, Hidden
+from worker.kv_cache import KVCache, allocate_cache
 from worker.layers.attention import Attention
 from worker.layers.feed_forward import FeedForward
 from worker.models.decoder_config import DecoderConfig
-from worker.models.model import ModelDescription, Placement
+from worker.models.model import LoadOptions, ModelDescription
 from worker.numerics import numerics_id
 
 
@@ -40,16 +40,16 @@ class Decoder:
     """A loaded decoder; implements Model."""
 
     def __init__(
-        self, config: DecoderConfig, placement: Placement, layers: Sequence[DecoderLayer], ends: DecoderEnds, quantization: str
+        self, config: DecoderConfig, options: LoadOptions, layers: Sequence[DecoderLayer], ends: DecoderEnds, quantization: str
     ) -> None:
         self.description = ModelDescription(
-            config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, placement.dtype
+            config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, options.dtype
         )
-        self.cache_groups = config.cache_groups(placement.page_tokens, placement.dtype)
-        self.progress = placement.progress
+        self.cache_groups = config.cache_groups(options.page_tokens, options.dtype)
+        self.progress = options.progress
         self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)
-        self.numerics_id = numerics_id(placement.dtype, placement.device, quantization)
-        self._device = placement.device
+        self.numerics_id = numerics_id(options.dtype, options.device, quantization)
+        self._device = options.device
         self._eps = config.norm_eps
         self._ends = ends
         self._layers = tuple(layers)
@@ -62,7 +62,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:
-        """See Model.forward."""
+        """All layers over a batch, as ForwardModel.forward says."""
         residual = self._ends.embed(batch.token_ids)
         rows = ops.rms_norm(residual, self._layers[0].attention_norm, self._eps)
         for layer, next_norm, keys, values in zip(self._layers, self._next_norms, cache.keys, cache.values, strict=True):
@@ -74,5 +74,5 @@ class Decoder:
 
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:
-        """See Model.logits."""
+        """The head over some rows, as ForwardModel.logits says."""
         return self._ends.head.float32(rows)

@@ -7,52 +7,52 @@ import torch
 
 from kernels import ops
 from worker.checkpoint.checkpoint import Checkpoint
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ModelRefused
 from worker.checkpoint.quantization import read_stored_quantization
 from worker.checkpoint.weights import Weights
-from worker.layers.attention import AttentionPlace, load_attention
+from worker.layers.attention import load_attention
 from worker.models.decoder import Decoder, DecoderEnds, DecoderLayer
 from worker.models.decoder_config import DecoderConfig
-from worker.models.model import Placement
+from worker.models.model import LoadOptions
 
 _EMBEDDING, _HEAD, _NORM = "model.embed_tokens", "lm_head", "model.norm.weight"
 
 
-def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, placement: Placement) -> Decoder:
+def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, options: LoadOptions) -> Decoder:
     """Load the model layer by layer; the files stay mapped only until then."""
-    config = replace(config, rope=config.rope.limited(placement.max_positions))
-    weights = _open_weights(checkpoint, placement)
+    config = replace(config, rope=config.rope.limited(options.max_positions))
+    weights = _open_weights(checkpoint, options)
     ends = _load_ends(weights, config)  # first: a matrix this large and its copy are to lie in memory while not much else does
     layers = _load_layers(weights, config)
     weights.refuse_unread()
     checkpoint.close()
-    return Decoder(config, placement, layers, ends, weights.quantization)
+    return Decoder(config, options, layers, ends, weights.quantization)
 
 
-def _open_weights(checkpoint: Checkpoint, placement: Placement) -> Weights:
-    stored, quantizer = read_stored_quantization(checkpoint.config), placement.quantizer
-    path, device = checkpoint.config.path, placement.device.type
+def _open_weights(checkpoint: Checkpoint, options: LoadOptions) -> Weights:
+    stored, quantizer = read_stored_quantization(checkpoint.config), options.quantizer
+    path, device = checkpoint.config.path, options.device.type
     if stored and quantizer:
         raise ModelRefused(f"--quantize {quantizer.name}: {path} says that the model is quantized already, to {stored.name}")
     if stored and device != "cpu":
         raise ModelRefused(f"{path}: quantization_config: {stored.name} is for --device cpu; this is {device}")
-    return Weights(checkpoint, placement.dtype, placement.device, placement.progress, quantizer, stored)
+    return Weights(checkpoint, options.dtype, options.device, options.progress, quantizer, stored)
 
 
 def _load_layers(weights: Weights, config: DecoderConfig) -> list[DecoderLayer]:
     table, groups = config.rope.table(weights.device), config.distinct_windows
-    places = {window: AttentionPlace(table, groups.index(window), window or 0) for window in groups}
-    return [_load_layer(weights, config, layer, places[window]) for layer, window in enumerate(config.windows)]
-
-
-def _load_layer(weights: Weights, config: DecoderConfig, layer: int, place: AttentionPlace) -> DecoderLayer:
-    prefix = f"model.layers.{layer}."
-    return DecoderLayer(
-        attention_norm=weights.tensor(prefix + "input_layernorm.weight", config.hidden_size),
-        attention=load_attention(weights, prefix + "self_attn.", config.attention, place),
-        feed_forward_norm=weights.tensor(prefix + "post_attention_layernorm.weight", config.hidden_size),
-        feed_forward=config.feed_forwards[layer].load(weights, prefix + "mlp."),
-    )
+    layers = []
+    for index, (window, feed_forward) in enumerate(zip(config.windows, config.feed_forwards, strict=True)):
+        prefix = f"model.layers.{index}."
+        layers.append(
+            DecoderLayer(
+                attention_norm=weights.tensor(prefix + "input_layernorm.weight", config.hidden_size),
+                attention=load_attention(weights, prefix + "self_attn.", config.attention, table, groups.index(window), window or 0),
+                feed_forward_norm=weights.tensor(prefix + "post_attention_layernorm.weight", config.hidden_size),
+                feed_forward=feed_forward.load(weights, prefix + "mlp."),
+            )
+        )
+    return layers
 
 
 def _load_ends(weights: Weights, config: DecoderConfig) -> DecoderEnds:

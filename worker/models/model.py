@@ -8,29 +8,25 @@ import torch
 from torch import Tensor
 
 from kernels.quantized import Quantizer
-from worker.cache.kv_cache import CacheGroupSpec, KVCache
-from worker.lanes.batch import Batch, Hidden
-
-
-def _ignore() -> None:
-    """Nobody watches the progress."""
+from worker.batch import Batch, Hidden
+from worker.kv_cache import CacheGroupSpec, KVCache
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class LoadOptions:
     """How a model is to be loaded."""
 
     dtype: torch.dtype
     device: torch.device
     page_tokens: int = 16
     max_positions: int | None = None  # most tokens of a sequence; None: what the model supports
-    progress: Callable[[], None] = _ignore  # called after every tensor loaded and layer computed
+    progress: Callable[[], None] = lambda: None  # called after every tensor loaded and layer computed
     quantizer: Quantizer | None = None  # of matrices that the checkpoint has in larger types; on a CPU only
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The facts of a model that others ask for."""
+    """Architecture and sizes of a model."""
 
     architecture: str
     vocab_size: int  # rows of the embedding
@@ -39,29 +35,8 @@ class ModelDescription:
     dtype: torch.dtype
 
 
-class Model(Protocol):
-    """A loaded model. Not thread-safe: one thread owns it, and the device."""
-
-    progress: Callable[[], None]  # called after every layer, to be replaced at will
-
-    @property
-    def description(self) -> ModelDescription:
-        """Facts."""
-
-    @property
-    def cache_groups(self) -> tuple[CacheGroupSpec, ...]:
-        """Cache groups, in the order in which a batch lists its page tables."""
-
-    @property
-    def is_capturable(self) -> bool:
-        """Whether `forward` runs without a word to the host in between, so that it can be captured into a graph."""
-
-    @property
-    def numerics_id(self) -> str:
-        """Identity of everything that decides the bits of a result, the weights apart."""
-
-    def allocate_cache(self, num_pages: Sequence[int], num_partitions: int = 1) -> KVCache:
-        """A zero-filled cache with `num_pages[group]` pages in each partition."""
+class ForwardModel(Protocol):
+    """What computes batches: all that a runner needs of a model."""
 
     def forward(self, batch: Batch, cache: KVCache) -> Hidden:
         """Write the keys and values of all rows, and return the wanted ones, and which were finite.
@@ -71,3 +46,28 @@ class Model(Protocol):
 
     def logits(self, rows: Tensor) -> Tensor:
         """Some rows [n, hidden] that `forward` returned to logits [n, vocab] float32, each by itself."""
+
+
+class Model(ForwardModel, Protocol):
+    """A loaded model. Not thread-safe: one thread owns it, and the device."""
+
+    progress: Callable[[], None]  # called after every layer, to be replaced at will
+
+    @property
+    def description(self) -> ModelDescription:
+        """Its architecture and sizes."""
+
+    @property
+    def cache_groups(self) -> tuple[CacheGroupSpec, ...]:
+        """Cache groups, in the order in which a batch lists its page tables."""
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether `forward` runs without synchronizing with the host, so that it can be captured into a graph."""
+
+    @property
+    def numerics_id(self) -> str:
+        """Identity of everything that decides the bits of a result, the weights apart."""
+
+    def allocate_cache(self, num_pages: Sequence[int], num_partitions: int = 1) -> KVCache:
+        """A zero-filled cache with `num_pages[group]` pages in each partition."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from worker.checkpoint.checkpoint import Checkpoint
 from worker.models import llama, qwen2, qwen3, qwen3_moe
 from worker.models.decoder_config import read_num_layers
-from worker.models.model import Model, Placement
+from worker.models.model import LoadOptions, Model
 
 # The names are those of `architectures` in config.json.
-_FAMILIES: dict[str, Callable[[Checkpoint, Placement], Model]] = {
+_FAMILIES: dict[str, Callable[[Checkpoint, LoadOptions], Model]] = {
     "LlamaForCausalLM": llama.load,
     "Qwen2ForCausalLM": qwen2.load,
     "Qwen3ForCausalLM": qwen3.load,
@@ -17,16 +17,12 @@ _FAMILIES: dict[str, Callable[[Checkpoint, Placement], Model]] = {
 }
 
 
-def load_model(directory: Path, placement: Placement) -> Model:
-    """Load the model in a Hugging Face directory; ModelRefused, with one clear line, when it can not be served."""
+def load_model(directory: Path, options: LoadOptions) -> Model:
+    """Load the model in a Hugging Face directory; ModelRefused, with one clear line, when it cannot be served."""
     checkpoint = Checkpoint(directory)
     names = checkpoint.config.texts("architectures")
     if len(names) != 1 or names[0] not in _FAMILIES:
         raise checkpoint.config.refusal("architectures", f"one of {', '.join(_FAMILIES)}")
-    _require_last_layer(checkpoint)
-    return _FAMILIES[names[0]](checkpoint, placement)
-
-
-def _require_last_layer(checkpoint: Checkpoint) -> None:
-    """Refuse a number of layers that is far off before anything is made for each of them."""
+    # A number of layers that is far off is refused before anything is made for each of them.
     checkpoint.require(f"model.layers.{read_num_layers(checkpoint.config) - 1}.input_layernorm.weight")
+    return _FAMILIES[names[0]](checkpoint, options)

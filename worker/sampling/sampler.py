@@ -17,10 +17,10 @@ from torch import Tensor
 
 from kernels import ops
 from pypto_serving.wire.contract import MIN_TEMPERATURE
-from worker.lanes.step_rules import Ints
-from worker.lanes.token_entries import TokenEntries
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampling_rows import SamplingColumns, SamplingRows
+from worker.sampling.token_entries import TokenEntries
+from worker.step import Ints
 from worker.transfers import to_device
 
 _BLOCK_ROWS = 8  # what drawing takes for so many rows of a large vocabulary still fits into a CPU's cache
@@ -46,17 +46,17 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What rows draw from: their logits, those of some rows steered."""
+    """What rows draw from: their logits, those of some rows adjusted."""
 
     logits: Tensor  # [rows, vocab]
-    steered: Ints  # which rows, rising
-    scores: Tensor  # [steered rows, vocab]
+    adjusted: Ints  # which rows, rising
+    scores: Tensor  # [adjusted rows, vocab]
 
     def of(self, rows: Ints) -> Tensor:
         """A copy of those of `rows`, rising: [rows, vocab]."""
         device = self.logits.device
         found = self.logits[to_device(rows, device)]
-        places, here, there = np.intersect1d(rows, self.steered, assume_unique=True, return_indices=True)
+        places, here, there = np.intersect1d(rows, self.adjusted, assume_unique=True, return_indices=True)
         if len(places):
             found[to_device(here, device)] = self.scores[to_device(there, device)]
         return found
@@ -66,10 +66,10 @@ def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     """Draw one token for each row of `logits` [rows, vocab] float32, which stay as they are. On an accelerator nothing waits for it."""
     greatest, token_ids = ops.greatest(logits) if len(logits) else (logits.new_empty(0), logits.new_empty(0, dtype=torch.int64))
     sound, excluded = greatest.isfinite(), torch.zeros_like(greatest, dtype=torch.bool)
-    scores = _Scores(logits, rows.steered, logits[:0])
-    if len(scores.steered):
-        places = to_device(scores.steered, logits.device)
-        scores = replace(scores, scores=_steer(logits[places], rows.only_steered()))
+    scores = _Scores(logits, rows.adjusted, logits[:0])
+    if len(scores.adjusted):
+        places = to_device(scores.adjusted, logits.device)
+        scores = replace(scores, scores=_adjust(logits[places], rows.only_adjusted()))
         left, token_ids[places] = ops.greatest(scores.scores)
         excluded[places] = sound[places] & left.isneginf()
     random_rows = np.flatnonzero((rows.columns.temperature >= MIN_TEMPERATURE) & (rows.columns.top_k != 1))
@@ -78,7 +78,7 @@ def sample(logits: Tensor, rows: SamplingRows) -> SampledTokens:
     return SampledTokens(token_ids, excluded | ~sound, excluded)
 
 
-def _steer(scores: Tensor, rows: SamplingRows) -> Tensor:
+def _adjust(scores: Tensor, rows: SamplingRows) -> Tensor:
     """Everything that comes before the temperature, in place; returns `scores`."""
     if len(rows.masks.rows):
         _mask(scores, rows)
@@ -130,7 +130,7 @@ def _count_last(entry_rows: Tensor, token_ids: Tensor, counts: Tensor, last: Ten
 
 
 def _bounded(values: Tensor, before: Tensor) -> Tensor:
-    """Steered `values`, made finite where they left the range of float32: only what could not be drawn `before` can not be drawn now."""
+    """Adjusted `values`, made finite where they left the range of float32: only what could not be drawn `before` cannot be drawn now."""
     return values.clamp(-_LARGEST, _LARGEST).masked_fill(before.isneginf(), _NEVER)
 
 
@@ -184,8 +184,10 @@ class _Cuts:
 
 def _filter(weights: Tensor, cuts: _Cuts) -> Tensor:
     """The weights [rows, vocab] that top-k and top-p keep, zeros in place of the others."""
-    if not weights.is_cpu:
-        return _filter_sorted(weights, cuts)
+    if not weights.is_cpu:  # without a question to the device
+        leading = weights.sort(dim=-1, descending=True).values
+        num_kept, _ = cuts.count_kept(leading, weights.shape[-1])
+        return weights.where(_at_least(weights, leading.gather(-1, num_kept - 1), num_kept), 0.0)
     num_kept, least = torch.zeros_like(cuts.top_k), torch.zeros_like(weights[:, :1])
     left = torch.arange(len(weights), device=weights.device)
     for num_candidates in (*_NUM_CANDIDATES, weights.shape[-1]):
@@ -196,13 +198,6 @@ def _filter(weights: Tensor, cuts: _Cuts) -> Tensor:
         if not len(left):
             break
     return weights.where(_at_least(weights, least, num_kept), 0.0)
-
-
-def _filter_sorted(weights: Tensor, cuts: _Cuts) -> Tensor:
-    """As `_filter`, without a question to the device."""
-    leading = weights.sort(dim=-1, descending=True).values
-    num_kept, _ = cuts.count_kept(leading, weights.shape[-1])
-    return weights.where(_at_least(weights, leading.gather(-1, num_kept - 1), num_kept), 0.0)
 
 
 def _leading(weights: Tensor, count: int) -> Tensor:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from worker.lanes.step_rules import Bools, Ints
-from worker.lanes.token_entries import LaneTokenLists, TokenEntries
-from worker.lanes.unread_tokens import UnreadTokens
-from worker.sampling.token_counts import TokenCounts
-from worker.step import LaneAdmission, LaneSampling
+from worker.batch import UnreadTokens
+from worker.sampling.token_entries import LaneTokenLists, TokenCounts, TokenEntries
+from worker.step import Bools, Ints, LaneAdmission
 
 _FORMATS = {
     "temperature": "f4",
@@ -71,21 +69,21 @@ class SamplingRows:
 
     columns: SamplingColumns
     indices: Ints  # [rows]: absolute index of the token to be drawn
-    banned: TokenEntries  # tokens that can not be drawn now
+    banned: TokenEntries  # tokens that cannot be drawn now
     biases: TokenEntries
     history: TokenEntries  # known tokens of the penalised rows, each once; values: how often it was generated
     unread: UnreadTokens | None  # last tokens of penalised rows that `history` lacks
     masks: TokenMasks
 
     @property
-    def steered(self) -> Ints:
+    def adjusted(self) -> Ints:
         """Rows whose logits are changed before the temperature, rising."""
         unread = () if self.unread is None else (self.unread.rows,)
         return np.unique(np.concatenate([self.masks.rows, self.banned.rows, self.biases.rows, self.history.rows, *unread]))
 
-    def only_steered(self) -> "SamplingRows":
+    def only_adjusted(self) -> "SamplingRows":
         """Those rows alone, numbered from 0 on."""
-        kept = self.steered
+        kept = self.adjusted
         number = np.zeros(len(self.indices), dtype=np.int64)
         number[kept] = np.arange(len(kept))
         return SamplingRows(
@@ -110,7 +108,8 @@ class SamplingTable:
     def admit(self, admission: LaneAdmission) -> None:
         """Replace everything about a lane."""
         lane, sampling, length = admission.lane, admission.sampling, admission.num_prompt_tokens
-        self._columns[lane] = _record(sampling)
+        no_prompt_logprobs = {"prompt_logprobs": -1} if sampling.prompt_logprobs is None else {}
+        self._columns[lane] = tuple(({name: getattr(sampling, name) for name in _FORMATS} | no_prompt_logprobs).values())
         self._biases.put(lane, sampling.bias_token_ids, sampling.bias_values)
         self._counts.drop(lane)
         if self.columns(np.array([lane])).penalised.any():
@@ -136,12 +135,5 @@ class SamplingTable:
         return self._biases.gather(lanes)
 
     def history(self, lanes: Ints) -> TokenEntries:
-        """See SamplingRows.history; row i is lane `lanes[i]`."""
+        """Known tokens of the lanes with penalties, as in SamplingRows; row i is lane `lanes[i]`."""
         return self._counts.gather(lanes)
-
-
-def _record(sampling: LaneSampling) -> tuple[object, ...]:
-    values = {name: getattr(sampling, name) for name in _FORMATS}
-    if sampling.prompt_logprobs is None:
-        values["prompt_logprobs"] = -1
-    return tuple(values.values())

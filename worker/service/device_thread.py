@@ -14,11 +14,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from worker.step import StepInput, StepOutput
+from worker.progress import ProgressCounter
+from worker.step import Step, StepResult
 
 _log = logging.getLogger(__name__)
 
-_WINDOW_NS = 60_000_000_000
 _COMPILER = "/pypto/frontend/"  # where PyPTO's kernels are compiled, at their first call with a new shape
 
 T = TypeVar("T")
@@ -39,10 +39,10 @@ class Pending(Protocol):
 class StepRunner(Protocol[PendingT]):
     """Executes steps on the device. All calls are made on the device thread; any exception fails the step as a whole."""
 
-    def launch(self, step: StepInput) -> PendingT:
+    def launch(self, step: Step) -> PendingT:
         """Begin one step; at most one before it is not collected."""
 
-    def collect(self, pending: PendingT) -> StepOutput:
+    def collect(self, pending: PendingT) -> StepResult:
         """What came of the oldest step that was launched."""
 
     def reset(self) -> None:
@@ -50,12 +50,12 @@ class StepRunner(Protocol[PendingT]):
 
 
 @dataclass(frozen=True, slots=True)
-class StepDone:
-    """The end of a step: its output, or why it failed."""
+class ExecutedStep:
+    """A step that the device is through with: its result, or why there is none."""
 
     era: int
     step_id: int
-    output: StepOutput | None
+    result: StepResult | None
     error: str
     device_us: int
     idle_us: int
@@ -75,62 +75,14 @@ class _Launched:
 class DeviceListener(Protocol):
     """Hears from the device thread, on the event loop."""
 
-    def step_done(self, done: StepDone) -> None:
+    def step_executed(self, executed: ExecutedStep) -> None:
         """A step was executed or has failed; steps come in order."""
 
     def reset_done(self, era: int) -> None:
         """The device holds nothing of the eras before `era`."""
 
     def device_failed(self, message: str) -> None:
-        """The device can not be reset any more."""
-
-
-class ProgressCounter:
-    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
-
-    The slowest unit is that of the last one to two minutes, so that a process which once stood still (SIGSTOP, a machine that slept) is not
-    thought to be that slow for ever; but never less than what the warm-up says of the longest step.
-    """
-
-    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.count = 0
-        self._clock_ns = clock_ns
-        self._last_ns = self._window_began_ns = clock_ns()
-        self._slowest_ns = self._slowest_before_ns = self._slowest_of_warm_up_ns = 0  # in this window, in the one before, in the warm-up
-
-    @property
-    def slowest_unit_us(self) -> int:
-        """Longest time that a unit took lately, in microseconds."""
-        return max(self._slowest_ns, self._slowest_before_ns, self._slowest_of_warm_up_ns) // 1000
-
-    def __call__(self) -> None:
-        """Count a unit that took the time since the last one."""
-        now = self._turn_window()
-        self._slowest_ns = max(self._slowest_ns, now - self._last_ns)
-        self._last_ns = now
-        self.count += 1
-
-    def begin(self) -> None:
-        """Start timing the next unit now: the device was idle."""
-        self._last_ns = self._turn_window()
-
-    def forget_slowest(self) -> None:
-        """Start anew with the slowest unit: what follows is of another kind."""
-        self._slowest_ns = self._slowest_before_ns = 0
-        self.begin()
-
-    def end_warm_up(self, share: int = 1) -> None:
-        """Let the slowest unit so far count for ever, as that of the longest step, of which the warm-up ran 1/`share`."""
-        self._slowest_of_warm_up_ns = self._slowest_ns * share
-
-    def _turn_window(self) -> int:
-        """Begin another window if the present one is full; returns the time."""
-        now = self._clock_ns()
-        if now - self._window_began_ns >= _WINDOW_NS:
-            is_recent = now - self._window_began_ns < 2 * _WINDOW_NS
-            self._slowest_before_ns = self._slowest_ns if is_recent else 0
-            self._slowest_ns, self._window_began_ns = 0, now
-        return now
+        """The device cannot be reset any more."""
 
 
 class DeviceThread:
@@ -184,7 +136,7 @@ class DeviceThread:
         self._loop = asyncio.get_running_loop()
         self._idle_since_ns = time.perf_counter_ns()
 
-    def submit(self, step: StepInput) -> None:
+    def submit(self, step: Step) -> None:
         """Queue a step of the present era."""
         self._num_submitted += 1
         self._queue.put(partial(self._on_device_execute, self.era, step))
@@ -209,7 +161,7 @@ class DeviceThread:
         while (item := self._queue.get()) is not None:
             item()
 
-    def _on_device_execute(self, era: int, step: StepInput) -> None:
+    def _on_device_execute(self, era: int, step: Step) -> None:
         if era != self.era:
             self._num_finished += 1
             return
@@ -218,7 +170,7 @@ class DeviceThread:
         begin_ns = time.perf_counter_ns()
         idle_us = 0 if self._launched else (begin_ns - self._idle_since_ns) // 1000
         if self._failure:
-            self._finish(StepDone(era, step.step_id, None, f"not executed, as {self._failure}", 0, idle_us))
+            self._report(ExecutedStep(era, step.step_id, None, f"not executed, as {self._failure}", 0, idle_us))
             return
         if not self._launched:
             self._progress.begin()
@@ -232,7 +184,7 @@ class DeviceThread:
         if pending.is_ready:
             self._on_device_collect_all()
         else:
-            self._await(self._launched[-1])
+            self._collect_when_ready(self._launched[-1])
 
     def _on_device_collect_until(self, launched: _Launched) -> None:
         """Collect what was launched up to a step that is ready now; it may have been collected or dropped meanwhile."""
@@ -246,24 +198,24 @@ class DeviceThread:
     def _on_device_collect(self) -> None:
         launched = self._launched.popleft()
         if self._failure:
-            self._finish(StepDone(launched.era, launched.step_id, None, f"void, as {self._failure}", 0, launched.idle_us))
+            self._report(ExecutedStep(launched.era, launched.step_id, None, f"void, as {self._failure}", 0, launched.idle_us))
             return
         # The device was busy with the step before for a part of the time.
         begin_ns = max(launched.begin_ns, self._idle_since_ns)
         try:
-            output = self._runner.collect(launched.pending)
-            assert output.step_id == launched.step_id, (output.step_id, launched.step_id)
+            result = self._runner.collect(launched.pending)
+            assert result.step_id == launched.step_id, (result.step_id, launched.step_id)
         except Exception as exception:
             self._on_device_fail(launched.era, launched.step_id, exception, begin_ns, launched.idle_us)
             return
         device_us = self._on_device_spent(begin_ns)
-        self._finish(StepDone(launched.era, launched.step_id, output, "", device_us, launched.idle_us))
+        self._report(ExecutedStep(launched.era, launched.step_id, result, "", device_us, launched.idle_us))
 
     def _on_device_fail(self, era: int, step_id: int, exception: Exception, begin_ns: int, idle_us: int) -> None:
         _log.error("step failed", extra={"step": step_id}, exc_info=exception)
         error = f"{type(exception).__name__}: {exception}"
         self._failure = self._failure or f"step {step_id} failed: {error}"
-        self._finish(StepDone(era, step_id, None, error, self._on_device_spent(begin_ns), idle_us))
+        self._report(ExecutedStep(era, step_id, None, error, self._on_device_spent(begin_ns), idle_us))
 
     def _on_device_spent(self, begin_ns: int) -> int:
         """Microseconds since `begin_ns`; the device has nothing to do, or the next step, from now on."""
@@ -271,11 +223,11 @@ class DeviceThread:
         self._idle_since_ns = time.perf_counter_ns()
         return (self._idle_since_ns - begin_ns) // 1000
 
-    def _finish(self, done: StepDone) -> None:
+    def _report(self, executed: ExecutedStep) -> None:
         self._num_finished += 1
-        self._tell(self._listener.step_done, done)
+        self._call_listener(self._listener.step_executed, executed)
 
-    def _await(self, launched: _Launched) -> None:
+    def _collect_when_ready(self, launched: _Launched) -> None:
         """Have it collected as soon as it is ready."""
         if self._awaited is None:
             self._awaited = SimpleQueue()
@@ -296,17 +248,17 @@ class DeviceThread:
             self._runner.reset()
         except Exception as exception:
             _log.exception("reset failed")
-            self._tell(self._listener.device_failed, f"the device can not be reset: {type(exception).__name__}: {exception}")
+            self._call_listener(self._listener.device_failed, f"the device cannot be reset: {type(exception).__name__}: {exception}")
             return
         self._failure = ""
         self._progress()
         self._num_finished += 1
         self._idle_since_ns = time.perf_counter_ns()
-        self._tell(self._listener.reset_done, era)
+        self._call_listener(self._listener.reset_done, era)
 
-    def _tell(self, hear: Callable[[T], None], what: T) -> None:
+    def _call_listener(self, method: Callable[[T], None], argument: T) -> None:
         try:
-            self._loop.call_soon_threadsafe(hear, what)
+            self._loop.call_soon_threadsafe(method, argument)
         except RuntimeError:
             _log.debug("the event loop is closed")
 

@@ -24,9 +24,10 @@ from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.progress import ProgressCounter
 from worker.service.announce import Announcer
 from worker.service.channel_options import SERVER_OPTIONS, Options
-from worker.service.device_thread import DeviceThread, ProgressCounter
+from worker.service.device_thread import DeviceThread
 from worker.service.metrics import WorkerMetrics
 from worker.service.servicer import WorkerServicer
 
@@ -84,7 +85,7 @@ class WorkerServer:
 
 
 async def run_worker(config: WorkerConfig, device: DeviceThread, progress: ProgressCounter) -> int:
-    """Serve until a signal comes or the device fails; returns the exit code. Raises StartUpError when the worker can not start."""
+    """Serve until a signal comes or the device fails; returns the exit code. Raises StartUpError when the worker cannot start."""
     stop = StopRequests()
     stop.listen()
     started_at = time.monotonic()

@@ -14,14 +14,15 @@ from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
-from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
+from worker.progress import ProgressCounter
+from worker.service.device_thread import DeviceThread, ExecutedStep
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
-from worker.service.frames.description import WorkerDescription
 from worker.service.frames.greeting import check_hello, common_version, encode_welcome
 from worker.service.frames.results import encode_failure, encode_result
 from worker.service.frames.steps import decode_step
 from worker.service.metrics import WorkerMetrics
-from worker.service.session import HeldError, Opening, Session, StepOrderError
+from worker.service.session import HeldError, Session, SessionRequest, StepOrderError
+from worker.step import WorkerDescription
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Execute(  # type: ignore[override]  # the generated class knows generators only
         self, request_iterator: AsyncIterator[pb.ExecuteRequest], context: StreamContext
     ) -> None:
-        """See worker.proto."""
+        """One control plane's stream, from Hello until either side ends it; frames and their order are those of worker.proto."""
         try:
             stream = await self._handshake(request_iterator)
         except StreamEnd as refusal:
@@ -101,15 +102,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._stream is not None:
             self._stream.end(StreamEnd(grpc.StatusCode.UNAVAILABLE, message))
 
-    def step_done(self, done: StepDone) -> None:
+    def step_executed(self, executed: ExecutedStep) -> None:
         """Keep the result and send it if the control plane is there."""
-        if done.output is None:
-            result = encode_failure(done.step_id, done.error, done.device_us, done.idle_us)
+        if executed.result is None:
+            result = encode_failure(executed.step_id, executed.error, executed.device_us, executed.idle_us)
         else:
-            result = encode_result(done.output, done.device_us, done.idle_us)
-        if not self._session.finish_step(done.era, done.step_id, result):
+            result = encode_result(executed.result, executed.device_us, executed.idle_us)
+        if not self._session.finish_step(executed.era, executed.step_id, result):
             return
-        self._count(done)
+        self._count(executed)
         if self._stream is not None:
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, result=result))
 
@@ -148,9 +149,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._check(hello)
         if self._draining and hello.control_plane_id != self._session.owner:
             raise StreamEnd(grpc.StatusCode.UNAVAILABLE, "the worker drains: it takes no new owner")
-        opening = Opening(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
+        session_request = SessionRequest(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
         try:
-            grant = self._session.open(opening, self._clock())
+            grant = self._session.open(session_request, self._clock())
         except HeldError as error:
             raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error), error.seconds) from None
         self._align_device()
@@ -186,7 +187,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Take frames in until the control plane closes its side or breaks the contract."""
         try:
             async for request in requests:
-                self._take(request, stream)
+                self._handle(request, stream)
         except (FrameError, StepOrderError) as error:
             self._metrics.count_broken_frame()
             stream.end(StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
@@ -196,15 +197,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         else:
             stream.end(StreamEnd(grpc.StatusCode.OK, "closed by the control plane"))
 
-    def _take(self, request: pb.ExecuteRequest, stream: FrameStream) -> None:
+    def _handle(self, request: pb.ExecuteRequest, stream: FrameStream) -> None:
         if stream is not self._stream or request.epoch != stream.epoch:
             self._metrics.count_stale_frame()
             _log.debug("stale frame dropped", extra={"epoch": request.epoch, "control_plane": stream.control_plane_id})
             return
-        self._session.heard(self._clock())
+        self._session.renew_lease(self._clock())
         match request.WhichOneof("frame"):
             case "step":
-                self._take_step(request.step)
+                self._accept_step(request.step)
             case "reset":
                 self._reset(stream)
             case "heartbeat":
@@ -216,10 +217,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             case kind:
                 raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat or farewell")
 
-    def _take_step(self, frame: pb.Step) -> None:
+    def _accept_step(self, frame: pb.Step) -> None:
         step = decode_step(frame, self._description)
         admitted = [admission.lane for admission in step.admissions]
-        self._session.take_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
+        self._session.accept_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
         self._device.submit(step)
 
     def _reset(self, stream: FrameStream) -> None:
@@ -263,12 +264,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if stream is self._stream:
             self._stream = None
 
-    def _count(self, done: StepDone) -> None:
-        if done.output is None:
+    def _count(self, executed: ExecutedStep) -> None:
+        if executed.result is None:
             self._metrics.count_failed_step()
         else:
-            idle_us = done.idle_us if self._lanes_were_live else None
-            self._metrics.count_step(done.device_us, idle_us, len(done.output.token_ids), len(done.output.lane_errors))
+            idle_us = executed.idle_us if self._lanes_were_live else None
+            self._metrics.count_step(executed.device_us, idle_us, len(executed.result.token_ids), len(executed.result.lane_errors))
         self._lanes_were_live = self._session.num_lanes > 0
 
 

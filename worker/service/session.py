@@ -30,7 +30,7 @@ class SessionState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class SessionRequest:
     """What a Hello asks for."""
 
     control_plane_id: str
@@ -108,21 +108,21 @@ class Session(Generic[ResultT]):
         """Steps taken in and not yet answered."""
         return self.last_step_id - self._answered_step_id
 
-    def open(self, opening: Opening, now: float) -> Grant[ResultT]:
+    def open(self, request: SessionRequest, now: float) -> Grant[ResultT]:
         """Accept a Hello, which replaces any other stream; raises HeldError when another control plane holds the worker."""
         self.expire(now)
-        same = opening.control_plane_id == self._owner
-        if not same and not opening.takeover:
+        same = request.control_plane_id == self._owner
+        if not same and not request.takeover:
             self._refuse_others(now)
-        resumed = same and self._can_resume(opening)
+        resumed = same and self._can_resume(request)
         if not same:
             self.epoch += 1
         if resumed:
-            self._trim(opening.acked_step_id)
+            self._trim(request.acked_step_id)
         else:
             self.last_step_id = 0
             self._forget()
-        self._owner, self._held, self._last_heard = opening.control_plane_id, True, now
+        self._owner, self._held, self._last_heard = request.control_plane_id, True, now
         self._num_streams += 1
         self._stream = self._num_streams
         return Grant(self._stream, self.epoch, resumed, self.last_step_id, tuple(result for _, result in self._history))
@@ -133,8 +133,8 @@ class Session(Generic[ResultT]):
             self._stream = 0
             self._kept_until = now if is_farewell else now + self._lease_seconds / 2
 
-    def heard(self, now: float) -> None:
-        """Note a sign of life of the owner."""
+    def renew_lease(self, now: float) -> None:
+        """Let the lease begin anew: the owner has sent something."""
         self._last_heard = now
 
     def expire(self, now: float) -> bool:
@@ -145,8 +145,8 @@ class Session(Generic[ResultT]):
         self._held, self._stream = False, 0
         return True
 
-    def take_step(self, step_id: int, acked_step_id: int, released: Iterable[int], admitted: Iterable[int]) -> None:
-        """Take a step in, with the lanes it releases and admits; raises StepOrderError before any effect.
+    def accept_step(self, step_id: int, acked_step_id: int, released: Iterable[int], admitted: Iterable[int]) -> None:
+        """Accept a step, with the lanes it releases and admits; raises StepOrderError before any effect.
 
         The first step of an era may leave a gap, as nothing can be missing: it counts as if the step before it was acknowledged.
         """
@@ -194,13 +194,13 @@ class Session(Generic[ResultT]):
         if in_flight > self._max_steps_in_flight:
             raise StepOrderError(f"step.step_id: {step_id} makes {in_flight} steps in flight, limit {self._max_steps_in_flight}")
 
-    def _can_resume(self, opening: Opening) -> bool:
+    def _can_resume(self, request: SessionRequest) -> bool:
         # After a Reset whose ResetDone may be lost, a fresh session says the same.
         return (
             self._held
             and not (self._reset_is_last and self._era_is_new)
-            and opening.resume_incarnation == self._incarnation
-            and self._acked_step_id <= opening.acked_step_id <= self._answered_step_id
+            and request.resume_incarnation == self._incarnation
+            and self._acked_step_id <= request.acked_step_id <= self._answered_step_id
         )
 
     def _trim(self, acked_step_id: int) -> None:

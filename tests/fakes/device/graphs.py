@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from worker.lanes.batch import Hidden
+from worker.batch import Hidden
 
 #: Operators that wait for the device, or whose result has a shape that only the device knows.
 _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "repeat_interleave", "_unique", "unique", "item", "is_nonzero")

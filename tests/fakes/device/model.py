@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worker.cache.kv_cache import CacheGroupSpec, KVCache, allocate_cache
-from worker.lanes.batch import Batch, Hidden
-from worker.limits import RunnerLimits
+from worker.batch import Batch, Hidden
+from worker.kv_cache import CacheGroupSpec, KVCache, allocate_cache
+from worker.step import RunnerLimits
 
 Logits = Callable[[Sequence[int]], np.ndarray]
 

@@ -4,10 +4,10 @@ from collections import deque
 
 from torch import Tensor
 
-from worker.cache.kv_cache import KVCache
-from worker.lanes.batch import Batch, Hidden
-from worker.runner import ForwardModel
-from worker.step import StepOutput
+from worker.batch import Batch, Hidden
+from worker.kv_cache import KVCache
+from worker.models.model import ForwardModel
+from worker.step import StepResult
 
 
 class RecordingModel:
@@ -37,7 +37,7 @@ class RecordingModel:
         self._launched.append(self._model.logits(rows))
         return self._launched[-1]
 
-    def observe(self, output: StepOutput) -> None:
+    def observe(self, output: StepResult) -> None:
         """Keep a row of the logits that its step launched for each lane that drew."""
         if len(output.lanes):
             logits = self._launched.popleft()

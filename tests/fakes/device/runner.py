@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pypto_serving.wire.columns import Ids
-from worker.step import StepInput, StepOutput
+from worker.step import Step, StepResult
 
 
 @dataclass(eq=False)
 class FakePending:
     """A step that was launched; it is ready when `ready` is set."""
 
-    output: StepOutput
+    output: StepResult
     is_ready: bool
     ready: threading.Event
 
@@ -31,7 +31,7 @@ class FakeRunner:
     """
 
     def __init__(self) -> None:
-        self.steps: list[StepInput] = []
+        self.steps: list[Step] = []
         self.threads: set[str] = set()
         self.num_resets = 0
         self.failing: set[int] = set()
@@ -50,7 +50,7 @@ class FakeRunner:
         """Ids of the steps that were executed."""
         return [step.step_id for step in self.steps]
 
-    def launch(self, step: StepInput) -> FakePending:
+    def launch(self, step: Step) -> FakePending:
         """Sample token 7 on every lane that the step admits."""
         assert len(self.pending) <= 1
         self.steps.append(step)
@@ -62,12 +62,12 @@ class FakeRunner:
         lanes = [admission.lane for admission in step.admissions]
         generations = [admission.generation for admission in step.admissions]
         tokens = _column([7] * len(lanes))
-        output = StepOutput(step.step_id, _column(lanes), np.array(generations, dtype=np.int64), tokens, digest=step.step_id)
+        output = StepResult(step.step_id, _column(lanes), np.array(generations, dtype=np.int64), tokens, digest=step.step_id)
         self.pending.append(FakePending(output, not self.has_stream, self.ready[step.step_id]))
         self.launched.release()
         return self.pending[-1]
 
-    def collect(self, pending: FakePending) -> StepOutput:
+    def collect(self, pending: FakePending) -> StepResult:
         """What was sampled."""
         assert pending is self.pending[0]
         if not pending.is_ready:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pypto_serving.wire.columns import Ids
 from worker.runner import ModelRunner, PendingStep
-from worker.step import LaneAdmission, LaneSampling, StepInput, StepOutput
+from worker.step import LaneAdmission, LaneSampling, Step, StepResult
 
 _COLUMNS = ("released_lanes", "trimmed_lanes", "trimmed_groups", "trimmed_entries", "grown_lanes", "grown_groups", "grown_pages")
 
@@ -34,14 +34,14 @@ def worker_admission(lane: int = 0, token_ids: Sequence[int] = (1, 2, 3), **fiel
     return LaneAdmission(lane=lane, token_ids=ids(*token_ids), **{**defaults, **fields})
 
 
-def step(step_id: int = 1, chunks: dict[int, int] | None = None, **fields: Any) -> StepInput:
+def step(step_id: int = 1, chunks: dict[int, int] | None = None, **fields: Any) -> Step:
     """A step; columns may be given as lists, chunks as {lane: tokens}."""
     columns: dict[str, Any] = {name: ids(*fields.pop(name)) for name in _COLUMNS if name in fields}
     chunks = chunks or {}
-    return StepInput(step_id, chunk_lanes=ids(*chunks), chunk_tokens=ids(*chunks.values()), **columns, **fields)
+    return Step(step_id, chunk_lanes=ids(*chunks), chunk_tokens=ids(*chunks.values()), **columns, **fields)
 
 
-def drawn(output: StepOutput) -> dict[int, int]:
+def drawn(output: StepResult) -> dict[int, int]:
     """Tokens by lane."""
     return dict(zip(output.lanes.tolist(), output.token_ids.tolist(), strict=True))
 
@@ -73,7 +73,7 @@ def generate(
     runner: ModelRunner,
     admissions: Sequence[LaneAdmission],
     chunk_tokens: int = 1000,
-    observe: Callable[[StepOutput], None] | None = None,
+    observe: Callable[[StepResult], None] | None = None,
     steps_in_flight: int = 1,
 ) -> dict[int, list[int]]:
     """Run all lanes to their final lengths, chunk by chunk, then release them; returns the generated tokens of each."""

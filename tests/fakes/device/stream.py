@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worker.cache.kv_cache import CacheGroupSpec, KVCache
-from worker.lanes.batch import Batch, Hidden
+from worker.batch import Batch, Hidden
+from worker.kv_cache import CacheGroupSpec, KVCache
 from worker.transfers import HostCopies
 
 _READS: set[Callable[..., Any]] = {

@@ -8,10 +8,10 @@ from fakes.device.steps import generate, ids, worker_admission
 from torch import Tensor
 
 from kernels.testing.npu_role import interpreted_kernels, npu_layout
-from worker.lanes.batch import Hidden
-from worker.limits import RunnerLimits
-from worker.models import Placement, load_model
+from worker.batch import Hidden
+from worker.models import LoadOptions, load_model
 from worker.runner import ModelRunner
+from worker.step import RunnerLimits
 
 Drawn = tuple[dict[int, list[int]], list[list[float]], list[str]]
 _PAGE = 128
@@ -34,7 +34,7 @@ class _Recorder:
 def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bool) -> Drawn:
     """Greedy tokens of sequences in one batch, the logits of every step, and the names of the kernels that were launched."""
     with npu_layout():
-        model = load_model(Path(directory), Placement(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
+        model = load_model(Path(directory), LoadOptions(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
     recorder = _Recorder(model)
     cache = model.allocate_cache([4 * len(lengths)])
     runner = ModelRunner(recorder, cache, RunnerLimits(model.description.vocab_size, 4 * _PAGE, len(lengths), 4 * _PAGE))

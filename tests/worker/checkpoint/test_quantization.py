@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from kernels.quantized import Int4Weight, Int8Weight
 from worker.checkpoint.checkpoint import Checkpoint
-from worker.checkpoint.config_fields import ConfigFields
-from worker.checkpoint.error import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused
 from worker.checkpoint.quantization import StoredQuantization, read_stored_quantization
 
 CONFIG = Path("config.json")

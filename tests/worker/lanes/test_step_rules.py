@@ -25,16 +25,16 @@ def _table(*admissions, **overrides):
 
 
 def _runs(table, *args, **fields):
-    run = table.apply(step(2, *args, **fields))
-    return dict(zip(run.lanes.tolist(), run.counts.tolist(), strict=True))
+    scheduled = table.apply(step(2, *args, **fields))
+    return dict(zip(scheduled.lanes.tolist(), scheduled.counts.tolist(), strict=True))
 
 
-def _draw(table, run, *token_ids, failed=False):
-    """Compute `run`, whose lanes draw `token_ids`."""
-    table.advance(run)
+def _draw(table, scheduled, *token_ids, failed=False):
+    """Compute `scheduled`, whose lanes draw `token_ids`."""
+    table.advance(scheduled)
     failures = np.full(len(token_ids), failed)
-    columns = (table.generations[run.lanes], run.starts + run.counts, np.array(token_ids), ~failures, failures)
-    return table.settle(step(2), LaneOutcomes(run.lanes, *columns)).tolist()
+    columns = (table.generations[scheduled.lanes], scheduled.starts + scheduled.counts, np.array(token_ids), ~failures, failures)
+    return table.settle(step(2), LaneOutcomes(scheduled.lanes, *columns)).tolist()
 
 
 _LIVE = (_admission(0), _admission(1, final_length=3), _admission(2, constrained=True))
@@ -104,8 +104,8 @@ def test_listed_lane_sits_out_with_zero():
 
 def test_lane_samples_only_with_its_last_known_token():
     table = _table(_admission(0), _admission(1))
-    run = table.apply(step(2, {0: 2, 1: 3}))
-    assert run.samples.tolist() == [False, True]
+    scheduled = table.apply(step(2, {0: 2, 1: 3}))
+    assert scheduled.samples.tolist() == [False, True]
 
 
 def test_constrained_lane_needs_no_mask_where_it_only_computes():
@@ -116,9 +116,9 @@ def test_constrained_lane_needs_no_mask_where_it_only_computes():
 
 def test_lane_at_its_final_length_computes_but_never_samples():
     table = _table(_admission(0, final_length=3))
-    run = table.apply(step(2, {0: 3}))
-    assert run.samples.tolist() == [False]
-    table.advance(run)
+    scheduled = table.apply(step(2, {0: 3}))
+    assert scheduled.samples.tolist() == [False]
+    table.advance(scheduled)
     assert _runs(table) == {}
 
 

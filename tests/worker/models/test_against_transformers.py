@@ -9,7 +9,7 @@ from harness.checkpoints import ARCHITECTURES, TinyCheckpoint
 from harness.oracle import Oracle
 from harness.paged_batches import PagedExecutor
 
-from worker.models import Placement, load_model
+from worker.models import LoadOptions, load_model
 
 PAGE = 16
 TOKEN_IDS = [(37 * index + 11) % 1024 for index in range(61)]
@@ -80,7 +80,7 @@ EVERY_ARCH = pytest.mark.parametrize("arch", ARCHITECTURES)
 
 
 def load(directory: Path, dtype: torch.dtype = torch.float32) -> PagedExecutor:
-    return PagedExecutor(load_model(directory, Placement(dtype, torch.device("cpu"), page_tokens=PAGE)))
+    return PagedExecutor(load_model(directory, LoadOptions(dtype, torch.device("cpu"), page_tokens=PAGE)))
 
 
 def assert_equal(directory: Path, *chunks: int) -> None:

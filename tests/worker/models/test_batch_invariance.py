@@ -7,7 +7,7 @@ import torch
 from harness.checkpoints import ARCHITECTURES, TinyCheckpoint
 from harness.paged_batches import PagedExecutor, chunk_sizes
 
-from worker.models import Placement, load_model
+from worker.models import LoadOptions, load_model
 
 PAGE = 16
 TOKEN_IDS = [(53 * index + 7) % 1024 for index in range(75)]
@@ -19,7 +19,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 def executor(arch: str, dtype: torch.dtype, tiny_checkpoint: TinyCheckpoint) -> PagedExecutor:
     # Wide enough for the libraries to choose different kernels for different numbers of rows.
     directory = tiny_checkpoint(arch, str(dtype).removeprefix("torch."), hidden_size=192, intermediate_size=576)
-    return PagedExecutor(load_model(directory, Placement(dtype, torch.device("cpu"), page_tokens=PAGE)), num_pages=128)
+    return PagedExecutor(load_model(directory, LoadOptions(dtype, torch.device("cpu"), page_tokens=PAGE)), num_pages=128)
 
 
 @FAMILIES
@@ -68,6 +68,6 @@ def test_padding_touches_no_page_of_a_sequence(executor: PagedExecutor) -> None:
 def test_windowed_layers_are_the_same_in_chunks(arch: str, dtype: torch.dtype, tiny_checkpoint: TinyCheckpoint) -> None:
     windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     directory = tiny_checkpoint(arch, str(dtype).removeprefix("torch."), **windows)
-    executor = PagedExecutor(load_model(directory, Placement(dtype, torch.device("cpu"), page_tokens=4)))
+    executor = PagedExecutor(load_model(directory, LoadOptions(dtype, torch.device("cpu"), page_tokens=4)))
     whole = executor.logits(TOKEN_IDS)
     assert all(torch.equal(executor.logits(TOKEN_IDS, chunk), whole) for chunk in (1, 3, 7, 8, 9))

@@ -10,13 +10,13 @@ from harness.checkpoints import TinyCheckpoint, fuse_experts, make_checkpoint, w
 from harness.paged_batches import PagedExecutor
 from safetensors.torch import load_file, save_file
 
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 TOKEN_IDS = [(31 * index + 3) % 1024 for index in range(20)]
 
 
 def load(directory: Path, dtype: torch.dtype = torch.float32) -> Model:
-    return load_model(directory, Placement(dtype, torch.device("cpu")))
+    return load_model(directory, LoadOptions(dtype, torch.device("cpu")))
 
 
 def logits(directory: Path) -> torch.Tensor:
@@ -51,7 +51,7 @@ def test_numerics_id_tells_types_apart(tiny_checkpoint: TinyCheckpoint) -> None:
 
 def test_progress_is_reported_per_tensor_and_per_layer(tiny_checkpoint: TinyCheckpoint) -> None:
     calls: list[str] = []
-    model = load_model(tiny_checkpoint("llama"), Placement(torch.float32, torch.device("cpu"), progress=lambda: calls.append("load")))
+    model = load_model(tiny_checkpoint("llama"), LoadOptions(torch.float32, torch.device("cpu"), progress=lambda: calls.append("load")))
     assert len(calls) == 20  # tensors
     calls.clear()
     model.progress = lambda: calls.append("layer")

@@ -10,8 +10,8 @@ from harness.quantized_checkpoints import quantize_checkpoint
 from safetensors.torch import load_file, save_file
 
 from kernels.quantized import Quantizer
-from worker.checkpoint.error import ModelRefused
-from worker.models import Model, Placement, load_model
+from worker.checkpoint.config_fields import ModelRefused
+from worker.models import LoadOptions, Model, load_model
 
 CPU = torch.device("cpu")
 TOKEN_IDS = [(53 * index + 7) % 1024 for index in range(40)]
@@ -20,7 +20,7 @@ NAMES = pytest.mark.parametrize("name", ["int8", "int4"])
 
 
 def load(directory: Path, name: str | None = None, dtype: torch.dtype = torch.float32) -> Model:
-    return load_model(directory, Placement(dtype, CPU, quantizer=Quantizer.parse(name) if name else None))
+    return load_model(directory, LoadOptions(dtype, CPU, quantizer=Quantizer.parse(name) if name else None))
 
 
 def logits(model: Model, chunk: int = 64) -> torch.Tensor:
@@ -119,4 +119,4 @@ def test_quantized_checkpoint_on_another_device(tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path, "llama")
     quantize_checkpoint(directory, 4)
     with pytest.raises(ModelRefused, match=r"quantization_config: int4:32 is for --device cpu; this is meta"):
-        load_model(directory, Placement(torch.bfloat16, torch.device("meta")))
+        load_model(directory, LoadOptions(torch.bfloat16, torch.device("meta")))

@@ -9,7 +9,7 @@ from harness.paged_batches import PagedExecutor
 from transformers import PreTrainedTokenizerFast
 
 from scripts.to_qwen3 import Experts, to_qwen3
-from worker.models import Placement, load_model
+from worker.models import LoadOptions, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -17,7 +17,7 @@ STORY = "Write a short story about a robot who learns to paint."
 
 
 def load(directory: Path, dtype: torch.dtype = torch.float32) -> PagedExecutor:
-    return PagedExecutor(load_model(directory, Placement(dtype, torch.device("cpu"))))
+    return PagedExecutor(load_model(directory, LoadOptions(dtype, torch.device("cpu"))))
 
 
 @pytest.fixture(scope="module")

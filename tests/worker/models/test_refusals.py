@@ -1,4 +1,4 @@
-"""What can not be served is refused with one line that names the file, the field or tensor, and the value."""
+"""What cannot be served is refused with one line that names the file, the field or tensor, and the value."""
 
 import json
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import torch
 from harness.checkpoints import make_checkpoint, write_json
 from safetensors.torch import load_file, save_file
 
-from worker.checkpoint.error import ModelRefused
-from worker.models import Placement, load_model
+from worker.checkpoint.config_fields import ModelRefused
+from worker.models import LoadOptions, load_model
 
 
 def refusal(directory: Path) -> str:
     with pytest.raises(ModelRefused) as caught:
-        load_model(directory, Placement(torch.float32, torch.device("cpu")))
+        load_model(directory, LoadOptions(torch.float32, torch.device("cpu")))
     message = str(caught.value)
     assert "\n" not in message and str(directory) in message
     return message
@@ -144,7 +144,7 @@ def test_mod_04_file_instead_of_a_directory(tmp_path: Path) -> None:
     assert refusal(weights) == f"{weights}: not a directory"
 
 
-def test_mod_04_path_that_can_not_be_looked_at(tmp_path: Path) -> None:
+def test_mod_04_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert refusal(tmp_path / "loop").endswith("loop: Too many levels of symbolic links")
     assert refusal(tmp_path / ("long" * 100)).endswith("long: File name too long")

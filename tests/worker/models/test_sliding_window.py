@@ -7,7 +7,7 @@ import torch
 from harness.checkpoints import TinyCheckpoint
 from harness.paged_batches import PagedExecutor
 
-from worker.models import Model, Placement, load_model
+from worker.models import LoadOptions, Model, load_model
 
 WINDOW = 8
 TOKEN_IDS = [(29 * index + 5) % 1024 for index in range(24)]
@@ -19,7 +19,7 @@ def directory(tiny_checkpoint: TinyCheckpoint) -> Path:
 
 
 def load(directory: Path) -> Model:
-    return load_model(directory, Placement(torch.float32, torch.device("cpu"), page_tokens=1))
+    return load_model(directory, LoadOptions(torch.float32, torch.device("cpu"), page_tokens=1))
 
 
 @pytest.mark.parametrize("chunk", [1, 24])

@@ -8,7 +8,7 @@ import torch
 from fakes.device.steps import ids
 from harness.sampling import bias, draw, sample_rows
 
-from worker.sampling.token_counts import TokenCounts
+from worker.sampling.token_entries import TokenCounts
 from worker.step import LaneSampling
 
 _LOGITS = [2.0, 1.9, -1.0, -1.2]

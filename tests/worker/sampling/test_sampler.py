@@ -102,7 +102,7 @@ def test_bias_comes_before_the_penalties():
     assert draw([1.0, 4.0], [LaneSampling(repetition_penalty=4.0, **bias({0: 10.0}))], token_ids=(0,)) == [1]
 
 
-def test_end_tokens_can_not_be_drawn_before_the_minimum_length():
+def test_end_tokens_cannot_be_drawn_before_the_minimum_length():
     fields = {"token_ids": (0, 0, 0), "end_token_ids": ids(1, 2)}
     assert draw([0.0, 9.0, 8.0], [LaneSampling()], min_length=4, **fields) == [0]
     assert draw([0.0, 9.0, 8.0], [LaneSampling()], min_length=3, **fields) == [1]

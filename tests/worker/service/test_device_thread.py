@@ -7,18 +7,19 @@ import pytest
 import pytest_asyncio
 from fakes.device.runner import FakeRunner
 
-from worker.service.device_thread import DeviceThread, ProgressCounter, StepDone
-from worker.step import StepInput
+from worker.progress import ProgressCounter
+from worker.service.device_thread import DeviceThread, ExecutedStep
+from worker.step import Step
 
 
 class Listener:
     """Collects what the device thread tells."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[StepDone | int | str] = asyncio.Queue()
+        self.heard: asyncio.Queue[ExecutedStep | int | str] = asyncio.Queue()
 
-    def step_done(self, done: StepDone) -> None:
-        self.heard.put_nowait(done)
+    def step_executed(self, executed: ExecutedStep) -> None:
+        self.heard.put_nowait(executed)
 
     def reset_done(self, era: int) -> None:
         self.heard.put_nowait(era)
@@ -26,7 +27,7 @@ class Listener:
     def device_failed(self, message: str) -> None:
         self.heard.put_nowait(message)
 
-    async def next(self) -> StepDone | int | str:
+    async def next(self) -> ExecutedStep | int | str:
         async with asyncio.timeout(30):
             return await self.heard.get()
 
@@ -68,9 +69,9 @@ async def test_job_that_raises_leaves_the_thread_alive(device: DeviceThread) -> 
 
 async def test_steps_are_executed_in_order(device: DeviceThread, listener: Listener) -> None:
     for step_id in (1, 2, 3):
-        device.submit(StepInput(step_id))
+        device.submit(Step(step_id))
     done = [await listener.next() for _ in range(3)]
-    assert [(step.step_id, step.error, step.output.step_id) for step in done] == [(1, "", 1), (2, "", 2), (3, "", 3)]
+    assert [(step.step_id, step.error, step.result.step_id) for step in done] == [(1, "", 1), (2, "", 2), (3, "", 3)]
     assert all(step.device_us >= 0 and step.idle_us >= 0 for step in done)
 
 
@@ -78,13 +79,13 @@ async def test_step_after_a_failed_one_is_not_executed_until_a_reset(
     device: DeviceThread, listener: Listener, runner: FakeRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner.failing = {1}
-    device.submit(StepInput(1))
-    device.submit(StepInput(2))
+    device.submit(Step(1))
+    device.submit(Step(2))
     errors = [(await listener.next()).error for _ in range(2)]
     assert errors == ["ValueError: step 1 is cursed", "not executed, as step 1 failed: ValueError: step 1 is cursed"]
     assert "Traceback" in caplog.text and "Traceback" not in "".join(errors)
     device.reset(era=1)
-    device.submit(StepInput(3))
+    device.submit(Step(3))
     assert await listener.next() == 1
     assert (await listener.next()).error == ""
     assert runner.step_ids == [1, 3]
@@ -92,8 +93,8 @@ async def test_step_after_a_failed_one_is_not_executed_until_a_reset(
 
 async def test_reset_drops_steps_that_have_not_begun(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
     runner.gate.clear()
-    device.submit(StepInput(1))
-    device.submit(StepInput(2))
+    device.submit(Step(1))
+    device.submit(Step(2))
     assert await asyncio.to_thread(runner.entered.wait, 30)
     device.reset(era=1)
     runner.gate.set()
@@ -106,9 +107,9 @@ async def test_reset_drops_steps_that_have_not_begun(device: DeviceThread, liste
 async def test_busy_lasts_until_all_is_done(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
     assert not device.busy
     runner.gate.clear()
-    device.submit(StepInput(1))
+    device.submit(Step(1))
     assert await asyncio.to_thread(runner.entered.wait, 30)
-    device.submit(StepInput(2))
+    device.submit(Step(2))
     device.reset(era=1)
     assert device.busy
     runner.gate.set()
@@ -119,63 +120,14 @@ async def test_busy_lasts_until_all_is_done(device: DeviceThread, listener: List
 async def test_failing_reset_is_told(device: DeviceThread, listener: Listener, runner: FakeRunner) -> None:
     runner.reset_fails = True
     device.reset(era=1)
-    assert await listener.next() == "the device can not be reset: RuntimeError: device lost"
+    assert await listener.next() == "the device cannot be reset: RuntimeError: device lost"
 
 
 async def test_every_step_is_progress(device: DeviceThread, listener: Listener, progress: ProgressCounter) -> None:
     before = progress.count
-    device.submit(StepInput(1))
+    device.submit(Step(1))
     await listener.next()
     assert progress.count == before + 1
-
-
-class Clock:
-    """Nanoseconds that a test moves by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-
-def count_unit(progress: ProgressCounter, clock: Clock, seconds: float) -> None:
-    progress.begin()
-    clock.now += int(seconds * 1e9)
-    progress()
-
-
-def test_slowest_unit_is_kept_for_a_minute_or_two() -> None:
-    clock = Clock()
-    progress = ProgressCounter(clock)
-    count_unit(progress, clock, seconds=3600)  # it stood still
-    for _ in range(599):
-        assert progress.slowest_unit_us == 3_600_000_000
-        count_unit(progress, clock, seconds=0.1)
-    for _ in range(602):
-        count_unit(progress, clock, seconds=0.1)
-    assert (progress.slowest_unit_us, progress.count) == (100_000, 1202)
-
-
-def test_slowest_unit_is_forgotten_after_an_idle_hour() -> None:
-    clock = Clock()
-    progress = ProgressCounter(clock)
-    count_unit(progress, clock, seconds=30)
-    clock.now += int(3600e9)
-    progress.begin()  # what begins now may hang
-    assert progress.slowest_unit_us == 0
-
-
-def test_hst_06_slowest_unit_of_the_warm_up_counts_for_ever() -> None:
-    clock = Clock()
-    progress = ProgressCounter(clock)
-    count_unit(progress, clock, seconds=9)  # loading
-    progress.forget_slowest()
-    count_unit(progress, clock, seconds=4)
-    progress.end_warm_up()
-    clock.now += int(3600e9)
-    count_unit(progress, clock, seconds=0.1)
-    assert progress.slowest_unit_us == 4_000_000
 
 
 @pytest_asyncio.fixture
@@ -193,23 +145,23 @@ async def _launched(runner: FakeRunner, count: int = 1) -> None:
 
 
 async def test_next_step_is_launched_while_one_is_pending(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
-    device.submit(StepInput(1))
-    device.submit(StepInput(2))
+    device.submit(Step(1))
+    device.submit(Step(2))
     await _launched(streaming, 2)
     assert device.busy and listener.heard.empty()
     streaming.ready[1].set()
     assert (await listener.next()).step_id == 1
-    device.submit(StepInput(3))
+    device.submit(Step(3))
     await _launched(streaming)
     streaming.ready[2].set(), streaming.ready[3].set()
     done = [await listener.next() for _ in range(2)]
-    assert [(step.step_id, step.error, step.output.step_id, step.idle_us) for step in done] == [(2, "", 2, 0), (3, "", 3, 0)]
+    assert [(step.step_id, step.error, step.result.step_id, step.idle_us) for step in done] == [(2, "", 2, 0), (3, "", 3, 0)]
     assert not device.busy
 
 
 async def test_third_step_waits_for_the_first(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
     for step_id in (1, 2, 3):
-        device.submit(StepInput(step_id))
+        device.submit(Step(step_id))
     await _launched(streaming, 2)
     assert streaming.step_ids == [1, 2]
     streaming.ready[1].set()
@@ -217,12 +169,12 @@ async def test_third_step_waits_for_the_first(device: DeviceThread, listener: Li
     assert (await listener.next()).step_id == 1 and streaming.step_ids == [1, 2, 3]
 
 
-async def test_step_that_can_not_be_launched_fails_behind_the_one_that_is_pending(
+async def test_step_that_cannot_be_launched_fails_behind_the_one_that_is_pending(
     device: DeviceThread, listener: Listener, streaming: FakeRunner
 ) -> None:
     streaming.failing = {2}
-    device.submit(StepInput(1))
-    device.submit(StepInput(2))
+    device.submit(Step(1))
+    device.submit(Step(2))
     await _launched(streaming)
     streaming.ready[1].set()
     assert [(await listener.next()).error for _ in range(2)] == ["", "ValueError: step 2 is cursed"]
@@ -233,7 +185,7 @@ async def test_step_behind_one_that_went_wrong_on_the_device_is_void(
 ) -> None:
     streaming.failing_late = {1}
     for step_id in (1, 2):
-        device.submit(StepInput(step_id))
+        device.submit(Step(step_id))
         streaming.ready[step_id].set()
     errors = [(await listener.next()).error for _ in range(2)]
     assert errors[0] == "RuntimeError: step 1 went wrong" and errors[1].endswith(" as step 1 failed: RuntimeError: step 1 went wrong")
@@ -242,10 +194,10 @@ async def test_step_behind_one_that_went_wrong_on_the_device_is_void(
 
 
 async def test_reset_drops_a_step_that_is_pending(device: DeviceThread, listener: Listener, streaming: FakeRunner) -> None:
-    device.submit(StepInput(1))
+    device.submit(Step(1))
     await _launched(streaming)
     device.reset(era=1)
-    device.submit(StepInput(2))
+    device.submit(Step(2))
     assert await listener.next() == 1
     streaming.ready[1].set(), streaming.ready[2].set()
     done = await listener.next()
@@ -262,7 +214,7 @@ async def test_a_kernel_that_is_being_compiled_is_seen(
     runner.launch = lambda step: compiler["compile"]() or launch(step)  # type: ignore[method-assign]
     runner.gate.clear()
     assert not device.is_compiling
-    device.submit(StepInput(1))
+    device.submit(Step(1))
     assert await asyncio.to_thread(runner.entered.wait, 30)
     assert device.is_compiling == compiles
     runner.gate.set()

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import NO_PAGE, pack_floats, pack_ids, unpack_floats, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.service.frames.description import WorkerDescription
 from worker.service.frames.greeting import encode_welcome
 from worker.service.frames.results import encode_failure, encode_result
 from worker.service.frames.steps import decode_step
-from worker.step import CacheGroup, LaneError, PromptTokenLogprobs, StepOutput, TokenLogprobs
+from worker.step import CacheGroup, LaneError, PromptTokenLogprobs, StepResult, TokenLogprobs, WorkerDescription
 
 WORKER = WorkerDescription(
     incarnation="worker-1",
@@ -190,7 +189,7 @@ def test_any_bytes_are_decoded_or_refused(garbage: bytes) -> None:
 
 def test_result_columns_are_packed() -> None:
     column = np.array([1, 2], dtype=np.uint32)
-    output = StepOutput(
+    output = StepResult(
         step_id=5,
         lanes=column,
         generations=column + 10,

@@ -1,8 +1,8 @@
 from prometheus_client import generate_latest
 
-from worker.service.device_thread import ProgressCounter
+from worker.progress import ProgressCounter
 from worker.service.metrics import WorkerMetrics
-from worker.service.session import Opening, Session
+from worker.service.session import Session, SessionRequest
 
 
 def described() -> WorkerMetrics:
@@ -36,8 +36,8 @@ def test_gauges_follow_the_session_and_the_progress() -> None:
     metrics, session, progress = WorkerMetrics(), Session[str]("worker-1", 10.0, 2), ProgressCounter()
     metrics.watch_session(session)
     metrics.watch_progress(progress)
-    session.open(Opening("a"), now=0.0)
-    session.take_step(1, 0, released=(), admitted=(0, 1))
+    session.open(SessionRequest("a"), now=0.0)
+    session.accept_step(1, 0, released=(), admitted=(0, 1))
     progress()
     assert [value(metrics, name) for name in ("epoch", "lanes", "steps_in_flight", "progress")] == [1, 2, 1, 1]
     assert value(metrics, "session_state", state="connected") == 1

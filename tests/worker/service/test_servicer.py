@@ -278,11 +278,11 @@ async def test_a_standby_does_not_get_the_worker_at_the_first_blip(rig: Rig) -> 
     assert (await rig.control_plane().open("cp-2")).epoch == 2
 
 
-async def test_device_that_can_not_be_reset_is_reported(rig: Rig) -> None:
+async def test_device_that_cannot_be_reset_is_reported(rig: Rig) -> None:
     rig.runner.reset_fails = True
     await rig.control_plane().open()
     async with asyncio.timeout(10):
-        assert await rig.servicer.device_failure == "the device can not be reset: RuntimeError: device lost"
+        assert await rig.servicer.device_failure == "the device cannot be reset: RuntimeError: device lost"
 
 
 async def test_steps_are_counted(rig: Rig) -> None:

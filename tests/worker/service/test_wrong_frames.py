@@ -1,4 +1,4 @@
-"""What a control plane says that a worker can not take, or does not know."""
+"""What a control plane says that a worker cannot take, or does not know."""
 
 import grpc
 import grpc.aio

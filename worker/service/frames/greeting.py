@@ -3,8 +3,7 @@
 from pypto_serving.wire.checks import FrameError, check_name, check_range
 from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.service.frames.description import WorkerDescription
-from worker.step import CacheGroup
+from worker.step import CacheGroup, WorkerDescription
 
 
 def check_hello(hello: pb.Hello) -> None:

@@ -2,24 +2,29 @@
 
 from pypto_serving.wire.columns import generation_fields, pack_floats, pack_generations, pack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import LaneError, PromptTokenLogprobs, StepOutput, TokenLogprobs
+from worker.step import PromptTokenLogprobs, StepResult, TokenLogprobs
 
 _MAX_UINT32 = 0xFFFFFFFF
 
 
-def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepResult:
+def encode_result(result: StepResult, device_us: int, idle_us: int) -> pb.StepResult:
     """The answer to a step that was executed."""
-    generations, generations_high = pack_generations(output.generations)
+    generations, generations_high = pack_generations(result.generations)
     return pb.StepResult(
-        step_id=output.step_id,
-        lanes=pack_ids(output.lanes),
+        step_id=result.step_id,
+        lanes=pack_ids(result.lanes),
         generations=generations,
         generations_high=generations_high,
-        token_ids=pack_ids(output.token_ids),
-        logprobs=[_encode_token_logprobs(entry) for entry in output.logprobs],
-        prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in output.prompt_logprobs],
-        lane_errors=[_encode_lane_error(error) for error in output.lane_errors],
-        digest=output.digest,
+        token_ids=pack_ids(result.token_ids),
+        logprobs=[_encode_token_logprobs(entry) for entry in result.logprobs],
+        prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in result.prompt_logprobs],
+        lane_errors=[
+            pb.LaneError(
+                lane=error.lane, **generation_fields(error.generation), message=error.message, nothing_to_draw=error.nothing_to_draw
+            )
+            for error in result.lane_errors
+        ],
+        digest=result.digest,
         device_us=min(device_us, _MAX_UINT32),
         idle_us=min(idle_us, _MAX_UINT32),
     )
@@ -28,11 +33,6 @@ def encode_result(output: StepOutput, device_us: int, idle_us: int) -> pb.StepRe
 def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb.StepResult:
     """The answer to a step that failed as a whole, or that was not executed because an earlier one failed."""
     return pb.StepResult(step_id=step_id, error=error, device_us=min(device_us, _MAX_UINT32), idle_us=min(idle_us, _MAX_UINT32))
-
-
-def _encode_lane_error(error: LaneError) -> pb.LaneError:
-    fields = generation_fields(error.generation)
-    return pb.LaneError(lane=error.lane, **fields, message=error.message, nothing_to_draw=error.nothing_to_draw)
 
 
 def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:

@@ -1,16 +1,17 @@
 """Steps: protobuf on the wire, worker.step inside."""
 
+import math
+
 import numpy as np
 
 from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
-from pypto_serving.wire.columns import NO_PAGE, Ids, unpack_ids_below
+from pypto_serving.wire.columns import MAX_GENERATION, NO_PAGE, Floats, Ids, generation_of, unpack_finite, unpack_ids, unpack_ids_below
+from pypto_serving.wire.contract import MAX_ALTERNATIVES
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.service.frames.admissions import decode_admissions
-from worker.service.frames.description import WorkerDescription, max_table_length
-from worker.step import StepInput
+from worker.step import CacheGroup, LaneAdmission, LaneSampling, Step, WorkerDescription
 
 
-def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
+def decode_step(step: pb.Step, worker: WorkerDescription) -> Step:
     """Check `step` and turn its columns into arrays (views of the message's bytes); raises FrameError.
 
     No check takes Python work per entry, nor more of it than there are lanes: a frame may have millions of entries.
@@ -24,10 +25,10 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
     chunk_lanes, chunk_tokens = _chunks(step, worker)
     grown_lanes, grown_groups, grown_pages = _growth(step, worker)
     trimmed_lanes, trimmed_groups, trimmed_entries = _trims(step, worker)
-    return StepInput(
+    return Step(
         step_id=step.step_id,
         released_lanes=released,
-        admissions=decode_admissions(step, worker),
+        admissions=_admissions(step, worker),
         trimmed_lanes=trimmed_lanes,
         trimmed_groups=trimmed_groups,
         trimmed_entries=trimmed_entries,
@@ -38,6 +39,96 @@ def decode_step(step: pb.Step, worker: WorkerDescription) -> StepInput:
         chunk_tokens=chunk_tokens,
         masks=_masks(step, worker),
     )
+
+
+def _admissions(step: pb.Step, worker: WorkerDescription) -> tuple[LaneAdmission, ...]:
+    check_range("step.admissions (number)", len(step.admissions), 0, worker.max_lanes)
+    check_distinct("step.admissions.lane", [admission.lane for admission in step.admissions])
+    return tuple(_admission(admission, worker) for admission in step.admissions)
+
+
+def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAdmission:
+    field = "step.admissions"
+    if not admission.HasField("sampling"):
+        raise FrameError(f"{field}.sampling: missing; every lane says how its tokens are drawn")
+    token_ids = unpack_ids_below(admission.token_ids, f"{field}.token_ids", worker.vocab_size)
+    check_range(f"{field}.lane", admission.lane, 0, worker.max_lanes - 1)
+    check_range(f"{field}.token_ids (length)", len(token_ids), 1, worker.max_model_len)
+    check_range(f"{field}.num_prompt_tokens", admission.num_prompt_tokens, 1, len(token_ids))
+    check_range(f"{field}.num_computed_tokens", admission.num_computed_tokens, 0, len(token_ids) - 1)
+    check_range(f"{field}.final_length", admission.final_length, len(token_ids), worker.max_model_len)
+    check_range(f"{field}.generation", generation_of(admission), 0, MAX_GENERATION)
+    check_range(f"{field}.partition", admission.partition, 0, worker.num_partitions - 1)
+    return LaneAdmission(
+        lane=admission.lane,
+        generation=generation_of(admission),
+        token_ids=token_ids,
+        num_prompt_tokens=admission.num_prompt_tokens,
+        num_computed_tokens=admission.num_computed_tokens,
+        final_length=admission.final_length,
+        min_length=admission.min_length,
+        end_token_ids=unpack_ids_below(admission.end_token_ids, f"{field}.end_token_ids", worker.vocab_size),
+        page_tables=_page_tables(admission, worker),
+        partition=admission.partition,
+        sampling=_sampling(admission.sampling, worker.vocab_size),
+        constrained=admission.constrained,
+    )
+
+
+def _page_tables(admission: pb.LaneAdmission, worker: WorkerDescription) -> tuple[Ids, ...]:
+    field = "step.admissions.page_tables"
+    if len(admission.page_tables) != len(worker.cache_groups):
+        raise FrameError(f"{field}: {len(admission.page_tables)} tables, the model has {len(worker.cache_groups)} cache groups")
+    return tuple(_page_table(table, group, worker) for table, group in zip(admission.page_tables, worker.cache_groups, strict=True))
+
+
+def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescription) -> Ids:
+    field = f"step.admissions.page_tables ({group.name})"
+    pages = unpack_ids(table.page_ids, field)
+    check_range(f"{field} (length)", len(pages), 0, worker.max_table_length(group))
+    num_gone = 0 if group.window_tokens is None else int(np.count_nonzero(pages == NO_PAGE))  # they come first
+    held = pages[num_gone:]
+    if len(held) and int(held.max()) >= group.num_pages:
+        raise FrameError(f"{field}: {held.max()} is not below {group.num_pages}, the pages of the group")
+    return pages
+
+
+def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
+    field = "step.admissions.sampling"
+    check_range(f"{field}.temperature", sampling.temperature, 0.0, math.inf)
+    check_range(f"{field}.top_p", sampling.top_p, 0.0, 1.0)
+    check_range(f"{field}.min_p", sampling.min_p, 0.0, 1.0)
+    check_range(f"{field}.presence_penalty", sampling.presence_penalty, -math.inf, math.inf)
+    check_range(f"{field}.frequency_penalty", sampling.frequency_penalty, -math.inf, math.inf)
+    check_range(f"{field}.repetition_penalty", sampling.repetition_penalty, 0.0, math.inf)
+    if sampling.repetition_penalty == 0.0:
+        raise FrameError(f"{field}.repetition_penalty: 0, it has to be positive")
+    check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    bias_token_ids, bias_values = _bias(sampling, vocab_size)
+    return LaneSampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=sampling.seed,
+        bias_token_ids=bias_token_ids,
+        bias_values=bias_values,
+        logprobs=sampling.logprobs,
+        top_logprobs=sampling.top_logprobs,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+    )
+
+
+def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
+    ids_field, values_field = "step.admissions.sampling.bias_token_ids", "step.admissions.sampling.bias_values"
+    token_ids = unpack_ids_below(sampling.bias_token_ids, ids_field, vocab_size)
+    values = unpack_finite(sampling.bias_values, values_field)
+    check_equal_lengths({ids_field: token_ids, values_field: values})
+    return token_ids, values
 
 
 def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:
@@ -82,8 +173,8 @@ def _check_trims(entries: Ids, groups: Ids, worker: WorkerDescription) -> None:
         counts = entries[groups == index]
         if len(counts) and group.window_tokens is None:
             raise FrameError(f"step.trimmed_groups: {index} ({group.name}) has no window; only sliding groups lose entries")
-        if len(counts) and int(counts.max()) > max_table_length(group, worker):
-            raise FrameError(f"step.trimmed_entries: {counts.max()}, limit {max_table_length(group, worker)} for cache group {group.name}")
+        if len(counts) and int(counts.max()) > worker.max_table_length(group):
+            raise FrameError(f"step.trimmed_entries: {counts.max()}, limit {worker.max_table_length(group)} for cache group {group.name}")
 
 
 def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:

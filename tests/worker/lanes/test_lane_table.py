@@ -1,13 +1,12 @@
-"""The packed batch of a run."""
+"""The packed batch of a step."""
 
 import torch
 from fakes.device.model import limits
 from fakes.device.steps import ids, step, worker_admission
 
 from pypto_serving.wire.columns import NO_PAGE
-from worker.lanes.batch import BatchBuilder, BatchColumns
+from worker.batch import BatchBuilder
 from worker.lanes.lane_table import LaneTable
-from worker.sampling.logprobs import PromptRows
 from worker.step import CacheGroup, LaneSampling
 
 _FULL, _SLIDING = CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8, 32, window_tokens=6)
@@ -15,9 +14,9 @@ _FULL, _SLIDING = CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8
 
 def _batch(admissions, chunks, groups=(_FULL,), **fields):
     table = LaneTable(limits(num_partitions=2), groups)
-    run = table.apply(step(1, chunks, admissions=admissions, **fields))
+    scheduled = table.apply(step(1, chunks, admissions=admissions, **fields))
     builder = BatchBuilder(torch.device("cpu"))
-    return builder.build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
+    return builder.build(table.batch_columns(scheduled, table.prompt_rows(scheduled).rows))
 
 
 def test_prefill_and_decode_lie_side_by_side():
@@ -82,7 +81,9 @@ def test_trimmed_entries_are_gone():
 def test_readmitted_lane_has_only_its_new_pages():
     table = LaneTable(limits(), [_FULL])
     table.apply(step(1, admissions=[worker_admission(0, range(12), page_tables=[ids(0, 1, 2)])]))
-    run = table.apply(step(2, {0: 2}, released_lanes=[0], admissions=[worker_admission(0, (8, 9), generation=1, page_tables=[ids(7)])]))
-    batch = BatchBuilder(torch.device("cpu")).build(BatchColumns.of(run, table, PromptRows.of(run, table).rows))
+    scheduled = table.apply(
+        step(2, {0: 2}, released_lanes=[0], admissions=[worker_admission(0, (8, 9), generation=1, page_tables=[ids(7)])])
+    )
+    batch = BatchBuilder(torch.device("cpu")).build(table.batch_columns(scheduled, table.prompt_rows(scheduled).rows))
     assert batch.page_tables[0].tolist() == [[7]]
-    assert table.pages.gather(0, run.lanes, 12).tolist() == [[7, -1, -1]]
+    assert table.pages.gather(0, scheduled.lanes, 12).tolist() == [[7, -1, -1]]

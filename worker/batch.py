@@ -1,6 +1,7 @@
-"""A packed batch: prefill chunks and decodes of many sequences side by side, as columns on the host and as tensors on the device."""
+"""The lanes that a step runs, and their packed batch: chunks of prompts and decodes side by side, as columns on the host and as tensors."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -8,10 +9,55 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from worker.lanes.lane_table import LaneTable
-from worker.lanes.step_rules import Ints, Run
-from worker.lanes.unread_tokens import UnreadTokens
+from worker.step import Bools, Ints
 from worker.transfers import to_device
+
+
+@dataclass(frozen=True)
+class ScheduledLanes:
+    """The lanes that run, in order: `counts[i]` tokens of lane `lanes[i]` from index `starts[i]` on."""
+
+    lanes: Ints  # [B]
+    starts: Ints  # [B]
+    counts: Ints  # [B], each at least 1
+    samples: Bools  # [B]: whether the lane draws its next token
+
+    @cached_property
+    def row_sequences(self) -> Ints:
+        """For each token row [T], the index of its sequence in `lanes`."""
+        return np.repeat(np.arange(len(self.lanes)), self.counts)
+
+    @cached_property
+    def row_ends(self) -> Ints:
+        """For each sequence [B], the row after its last."""
+        return np.cumsum(self.counts)
+
+    def first_positions(self, marked: Bools) -> Ints:
+        """For each sequence [B], the position of its first token row that is `marked` ([T] or more, what is beyond is ignored), or -1."""
+        rows = np.flatnonzero(marked[: len(self.row_sequences)])[::-1]
+        found = np.full(len(self.lanes), -1)
+        found[self.row_sequences[rows]] = self.positions[rows]  # of a sequence's rows the first comes last
+        return found
+
+    @cached_property
+    def positions(self) -> Ints:
+        """For each token row [T], its index in its sequence."""
+        num_rows = len(self.row_sequences)
+        return np.arange(num_rows) + np.repeat(self.starts - self.row_ends + self.counts, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadTokens:
+    """Row `rows[i]` has token `token_ids[sources[i]]`, which only the device knows."""
+
+    rows: Ints
+    sources: Ints
+    token_ids: Tensor  # int64, on the device
+
+    def put(self, column: Tensor) -> None:
+        """Write the tokens to their rows of `column`."""
+        device = self.token_ids.device
+        column[to_device(self.rows, device)] = self.token_ids[to_device(self.sources, device)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +72,6 @@ class BatchColumns:
     logit_rows: Ints  # [S], indices into T
     max_tokens: int  # of a sequence, these rows among them
     unread: UnreadTokens | None = None
-
-    @classmethod
-    def of(cls, run: Run, lanes: LaneTable, prompt_rows: Ints) -> "BatchColumns":
-        """Those of `run`, which is not empty; wanted are the logits of the rows that sample, in order, and then of `prompt_rows`."""
-        row_lanes = run.lanes[run.row_sequences]
-        max_tokens = int((run.starts + run.counts).max())
-        groups = range(lanes.pages.num_groups)
-        return cls(
-            token_ids=lanes.token_ids(row_lanes, run.positions),
-            positions=run.positions,
-            slots=tuple(lanes.pages.slots(group, row_lanes, run.positions) for group in groups),
-            page_tables=tuple(lanes.pages.gather(group, run.lanes, max_tokens) for group in groups),
-            row_ends=run.row_ends,
-            logit_rows=np.concatenate([run.row_ends[run.samples] - 1, prompt_rows]),
-            max_tokens=max_tokens,
-            unread=lanes.unread(row_lanes, run.positions),
-        )
 
     @property
     def is_decode(self) -> bool:

@@ -1,4 +1,4 @@
-"""Free memory of a machine and of a control group, read from a made-up /proc and /sys; and what a process keeps of its own."""
+"""Cores and memory of a machine and of a control group, read from a made-up /proc and /sys; and what a process keeps of its own."""
 
 import os
 import subprocess
@@ -7,7 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from worker.host_memory import free_host_bytes
+from worker.host import free_host_bytes, num_host_cores
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [(None, 8), ("max 100000", 8), ("200000 100000", 2), ("150000 100000", 1), ("1000 100000", 1), ("9900000 100000", 8)],
+)
+def test_hst_02_quota_bounds_the_cores(tmp_path: Path, limit: str | None, cores: int) -> None:
+    folder = tmp_path / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    if limit is not None:
+        (folder / "cpu.max").write_text(f"{limit}\n")
+    assert num_host_cores(tmp_path) == cores
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
+@pytest.mark.parametrize(("quota", "cores"), [("-1", 8), ("200000", 2), ("350000", 3), ("1000", 1)])
+def test_hst_02_quota_of_version_1_bounds_the_cores(tmp_path: Path, folder: str, quota: str, cores: int) -> None:
+    group = tmp_path / "sys/fs/cgroup" / folder
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    assert num_host_cores(tmp_path) == cores
+
 
 GIB = 1 << 30
 
@@ -64,7 +94,7 @@ def test_this_machine_has_memory() -> None:
 
 _PAGE_FAULTS_OF_A_THREAD = """
 import resource, threading
-from worker.host_memory import keep_freed_memory
+from worker.host import keep_freed_memory
 
 def allocate():
     bytearray(10 << 20)

@@ -37,7 +37,7 @@ def test_it_is_over_what_sha256sum_prints(tmp_path: Path, num_threads: int) -> N
     assert _digest(tmp_path, num_threads) == hashlib.sha256(printed.encode()).hexdigest()
 
 
-def test_a_file_that_can_not_be_read_is_named_and_nothing_is_claimed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_claimed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "gone.safetensors").symlink_to(tmp_path / "nowhere")
     assert _digest(tmp_path) == ""
     assert "gone.safetensors" in str([vars(record) for record in caplog.records])

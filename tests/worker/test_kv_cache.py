@@ -1,11 +1,10 @@
-"""How memory and demand decide the number of pages."""
+"""How memory and demand decide the number of pages, and the layout of the cache tensors."""
 
 import pytest
 import torch
 
 from pypto_serving.process.start_up import StartUpError
-from worker.cache.kv_cache import CacheGroupSpec
-from worker.cache.kv_pool import PoolDemand, size_pool
+from worker.kv_cache import CacheGroupSpec, PoolDemand, allocate_cache, size_pool
 
 GB = 10**9
 
@@ -57,3 +56,21 @@ def test_given_number_of_pages_has_to_fit() -> None:
     demand = PoolDemand(max_lanes=1, max_model_len=160, max_step_tokens=32)
     with pytest.raises(StartUpError, match=r"--num-pages 5 takes 40,960 bytes; 10,000 bytes are free"):
         size_pool([group()], demand, 10**4, num_pages=5)
+
+
+CPU = torch.device("cpu")
+
+
+def test_cache_is_zero_and_has_a_scratch_page_behind_all_partitions() -> None:
+    spec = CacheGroupSpec("full", (0, 1), 16, 2, 8, torch.bfloat16)
+    cache = allocate_cache([spec], [10], num_partitions=3, device=CPU)
+    assert [tensor.shape for tensor in (*cache.keys, *cache.values)] == [torch.Size([31, 16, 2, 8])] * 4
+    assert not any(tensor.any() for tensor in (*cache.keys, *cache.values))
+    assert cache.scratch_slots == (30 * 16,)
+
+
+def test_layers_keep_their_place_whatever_their_group() -> None:
+    specs = [CacheGroupSpec("full", (0, 2), 4, 1, 8, torch.float32), CacheGroupSpec("window", (1,), 4, 1, 8, torch.float32, 8)]
+    cache = allocate_cache(specs, [5, 2], num_partitions=1, device=CPU)
+    assert [len(keys) for keys in cache.keys] == [6, 3, 6]
+    assert [(group.num_layers, group.num_pages, group.window_tokens) for group in cache.groups] == [(2, 5, None), (1, 2, 8)]

@@ -1,7 +1,8 @@
-"""Memory of this process on the host: what it may still take, and what it keeps."""
+"""The host: cores and memory that this process may use."""
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 _UNLIMITED = 1 << 60
@@ -9,6 +10,24 @@ _UNLIMITED = 1 << 60
 # Of glibc's malloc.h. Blocks from _MAPPED_BYTES up, the most that glibc takes here, are mapped one by one and never kept.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES, _MAPPED_BYTES = 128 << 20, 32 << 20
+
+
+def num_host_cores(root: Path = Path("/")) -> int:
+    """The smaller of the cores that the process may run on and the CPU quota of its control groups; `root` is where /proc lies."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    groups = [_quota(folder / "cpu.max") for folder in _group_folders(root)]
+    folders = (root / "sys/fs/cgroup" / name for name in ("cpu", "cpu,cpuacct"))  # where a container finds its own group of version 1
+    version_1 = [_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us") for folder in folders]
+    return max(1, min(allowed, *(quota for quota in (*groups, *version_1, allowed) if quota is not None)))
+
+
+def _quota(*files: Path) -> int | None:
+    """Whole cores, rounded down: threads beyond the quota make all of them wait. None: there is no quota."""
+    try:
+        quota, period = " ".join(file.read_text() for file in files).split()
+    except (OSError, ValueError):
+        return None
+    return None if quota in {"max", "-1"} else int(quota) // int(period)
 
 
 def keep_freed_memory() -> None:
@@ -24,8 +43,13 @@ def keep_freed_memory() -> None:
 
 
 def free_host_bytes(root: Path = Path("/")) -> int:
-    """The smaller of the machine's available memory and what is left below the limit of the control group; `root` is where /proc lies."""
-    return min(_available_bytes(root / "proc/meminfo"), *_group_headrooms(root))
+    """The smaller of the machine's available memory and what is left below the limit of the control group; `root` is where /proc lies.
+
+    Control groups are that of this process and every group above it (version 2), or its memory group (version 1).
+    """
+    headrooms = [_headroom(folder, "memory.max", "memory.current", "inactive_file") for folder in _group_folders(root)]
+    version_1 = _headroom(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return min(_available_bytes(root / "proc/meminfo"), *headrooms, version_1)
 
 
 def _available_bytes(meminfo: Path) -> int:
@@ -37,14 +61,7 @@ def _available_bytes(meminfo: Path) -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def _group_headrooms(root: Path) -> list[int]:
-    """Bytes left in the group of this process and in every group above it (version 2), or in its memory group (version 1)."""
-    headrooms = [_headroom(folder, "memory.max", "memory.current", "inactive_file") for folder in group_folders(root)]
-    version_1 = _headroom(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    return [*headrooms, version_1]
-
-
-def group_folders(root: Path) -> list[Path]:
+def _group_folders(root: Path) -> list[Path]:
     """Folders of the control group of this process and of every group above it (version 2)."""
     base = root / "sys/fs/cgroup"
     group = base / _group_path(root / "proc/self/cgroup").lstrip("/")

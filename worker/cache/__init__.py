@@ -1,1 +1,0 @@
-"""KV memory: its layout and its size."""

@@ -1,0 +1,54 @@
+"""How far the device thread has come, so that others can tell whether it hangs."""
+
+import time
+from collections.abc import Callable
+
+_WINDOW_NS = 60_000_000_000
+
+
+class ProgressCounter:
+    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
+
+    The slowest unit is that of the last one to two minutes, so that a process which once stood still (SIGSTOP, a machine that slept) is not
+    thought to be that slow for ever; but never less than what the warm-up says of the longest step.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.count = 0
+        self._clock_ns = clock_ns
+        self._last_ns = self._window_began_ns = clock_ns()
+        self._slowest_ns = self._slowest_before_ns = self._slowest_of_warm_up_ns = 0  # in this window, in the one before, in the warm-up
+
+    @property
+    def slowest_unit_us(self) -> int:
+        """Longest time that a unit took lately, in microseconds."""
+        return max(self._slowest_ns, self._slowest_before_ns, self._slowest_of_warm_up_ns) // 1000
+
+    def __call__(self) -> None:
+        """Count a unit that took the time since the last one."""
+        now = self._turn_window()
+        self._slowest_ns = max(self._slowest_ns, now - self._last_ns)
+        self._last_ns = now
+        self.count += 1
+
+    def begin(self) -> None:
+        """Start timing the next unit now: the device was idle."""
+        self._last_ns = self._turn_window()
+
+    def forget_slowest(self) -> None:
+        """Start anew with the slowest unit: what follows is of another kind."""
+        self._slowest_ns = self._slowest_before_ns = 0
+        self.begin()
+
+    def end_warm_up(self, share: int = 1) -> None:
+        """Let the slowest unit so far count for ever, as that of the longest step, of which the warm-up ran 1/`share`."""
+        self._slowest_of_warm_up_ns = self._slowest_ns * share
+
+    def _turn_window(self) -> int:
+        """Begin another window if the present one is full; returns the time."""
+        now = self._clock_ns()
+        if now - self._window_began_ns >= _WINDOW_NS:
+            is_recent = now - self._window_began_ns < 2 * _WINDOW_NS
+            self._slowest_before_ns = self._slowest_ns if is_recent else 0
+            self._slowest_ns, self._window_began_ns = 0, now
+        return now
