@@ -24,11 +24,10 @@ class PackedLinear:
     plain product followed by ops.swiglu.
     """
 
-    __slots__ = ("_weight", "in_features", "out_features")
+    __slots__ = ("_weight",)
 
     def __init__(self, weight: Tensor | Sequence[Tensor], bias: Tensor | None, *, gated: bool = False) -> None:
         parts = _as_parts(weight)
-        self.out_features, self.in_features = sum(len(part) for part in parts), parts[0].shape[1]
         in_panels = _is_on_host(parts[0]) and products.method(parts[0].dtype) != "torch"
         self._weight: _Panels | _Stored = _Panels(parts, bias, gated) if in_panels else _Stored(parts, bias, gated)
 

@@ -76,10 +76,10 @@ class QuantizedLinear:
     With `gated` the result is silu(gate) * up [T, N / 2]. `dtype` is that of `rows`.
     """
 
-    __slots__ = ("_gated", "_weight", "dtype", "in_features", "out_features")
+    __slots__ = ("_gated", "_weight", "dtype", "in_features")
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, *, gated: bool = False, dtype: torch.dtype = torch.bfloat16) -> None:
-        self.out_features, self.in_features = weight.levels.shape
+        self.in_features = weight.levels.shape[1]
         self.dtype, self._gated = dtype, gated
         offset = None if bias is None else bias.float()
         self._weight = _Int8(weight, offset) if isinstance(weight, Int8Weight) else _Int4(weight, offset)

@@ -99,10 +99,10 @@ def size_pool(specs: Sequence[CacheGroupSpec], demand: PoolDemand, free_bytes: i
     wanted = [_wanted_pages(spec, demand) if num_pages is None else num_pages for spec in specs]
     wanted_bytes = sum(pages * spec.page_bytes for pages, spec in zip(wanted, specs, strict=True)) * demand.num_partitions
     if num_pages is not None and wanted_bytes > free_bytes:
-        raise StartUpError(f"--num-pages {num_pages} takes {wanted_bytes:,} bytes; {free_bytes:,} bytes are free")
+        raise StartUpError(f"--num-pages {num_pages} takes {wanted_bytes:,} bytes; {free_bytes:,} bytes are free: lower it")
     wanted_in_all = sum(wanted) * demand.num_partitions
     if num_pages is not None and wanted_in_all > MAX_PAGES:
-        raise StartUpError(f"--num-pages {num_pages} makes {wanted_in_all} pages, a worker may have {MAX_PAGES}")
+        raise StartUpError(f"--num-pages {num_pages} makes {wanted_in_all} pages, a worker may have {MAX_PAGES}: lower it")
     if num_pages is not None:
         return tuple(wanted)
     share = min(1.0, free_bytes * _SHARE_OF_FREE_MEMORY / wanted_bytes, MAX_PAGES / wanted_in_all)

@@ -152,7 +152,9 @@ def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_page
         return model.allocate_cache(pages, limits.num_partitions)
     except (RuntimeError, MemoryError):
         num_bytes = sum(count * group.page_bytes for count, group in zip(pages, model.cache_groups, strict=True))
-        raise StartUpError(f"the KV cache does not fit: {max(pages):,} pages take {num_bytes:,} bytes", exit_code=1) from None
+        raise StartUpError(
+            f"the KV cache does not fit: {max(pages):,} pages take {num_bytes:,} bytes; lower --num-pages", exit_code=1
+        ) from None
 
 
 def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Device) -> DecodeGraphs | None:

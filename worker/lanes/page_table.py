@@ -22,7 +22,7 @@ class PageTables:
 
     @property
     def num_groups(self) -> int:
-        """Number of cache groups."""
+        """How many tables a lane has."""
         return len(self._groups)
 
     def admit(self, lane: int, partition: int, tables: Sequence[Ids]) -> None:

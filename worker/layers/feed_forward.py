@@ -36,7 +36,7 @@ class Mlp:
 
     @property
     def is_capturable(self) -> bool:
-        """Always."""
+        """Always: its shapes depend on the number of rows alone."""
         return True
 
     def __call__(self, rows: Tensor) -> Tensor:

@@ -42,9 +42,7 @@ class Decoder:
     def __init__(
         self, config: DecoderConfig, options: LoadOptions, layers: Sequence[DecoderLayer], ends: DecoderEnds, quantization: str
     ) -> None:
-        self.description = ModelDescription(
-            config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers, options.dtype
-        )
+        self.description = ModelDescription(config.architecture, config.vocab_size, config.rope.max_positions, config.num_layers)
         self.cache_groups = config.cache_groups(options.page_tokens, options.dtype)
         self.progress = options.progress
         self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)

@@ -31,7 +31,7 @@ class DecoderConfig:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers."""
+        """How many feed-forward parts, and as many attention layers."""
         return len(self.feed_forwards)
 
     @property
@@ -73,12 +73,12 @@ def read_decoder_config(
 
 
 def read_norm_eps(config: ConfigFields) -> float:
-    """Added to the mean square in every norm."""
+    """What every norm adds to the mean square; the default is that of transformers."""
     return config.number("rms_norm_eps", _DEFAULT_NORM_EPS)
 
 
 def read_num_layers(config: ConfigFields) -> int:
-    """Number of layers."""
+    """How many layers config.json asks for; the checkpoint may have others."""
     return config.integer("num_hidden_layers")
 
 

@@ -32,7 +32,6 @@ class ModelDescription:
     vocab_size: int  # rows of the embedding
     max_model_len: int  # most tokens of a sequence
     num_layers: int
-    dtype: torch.dtype
 
 
 class ForwardModel(Protocol):

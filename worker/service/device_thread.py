@@ -115,7 +115,7 @@ class DeviceThread:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether the thread is in the compiler of a kernel, as its stack says: the kernels themselves tell nobody."""
+        """Whether the thread is in the compiler of a kernel, as its stack says: PyPTO reports no compilation."""
         frame = sys._current_frames().get(self._thread.ident or 0) if self.busy else None
         while frame is not None:
             if frame.f_code.co_name == "compile" and _COMPILER in frame.f_code.co_filename:

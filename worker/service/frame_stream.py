@@ -1,4 +1,4 @@
-"""The way of frames to a control plane."""
+"""The frames on their way to a control plane, and how a stream ends."""
 
 import asyncio
 import math
@@ -25,7 +25,7 @@ class StreamEnd(Exception):
         self.retry_seconds = retry_seconds
 
     async def abort(self, context: StreamContext) -> NoReturn:
-        """End the call so."""
+        """End the call with this code and message, and with the advice when to try again."""
         advice = () if self.retry_seconds is None else ((RETRY_AFTER_MS, str(math.ceil(round(1000 * self.retry_seconds, 3)))),)
         await context.abort(self.code, self.message, advice)
 

@@ -121,7 +121,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             stream.send(pb.ExecuteResponse(epoch=stream.epoch, reset_done=pb.ResetDone(last_step_id=last_step_id)))
 
     def device_failed(self, message: str) -> None:
-        """Let the process end: nothing can be computed, or nobody watches, any more."""
+        """Let the process end: the device cannot compute any more, or no lease is watched."""
         if not self.device_failure.done():
             self.device_failure.set_result(message)
 

@@ -22,7 +22,7 @@ class StepOrderError(ValueError):
 
 
 class SessionState(enum.Enum):
-    """What a session is in, as its metric says it."""
+    """Whether a worker has an owner, and whether its stream is open; the values are those of the metric."""
 
     FREE = "free"  # no owner, nothing held
     CONNECTED = "connected"  # an owner with an open stream
@@ -88,7 +88,7 @@ class Session(Generic[ResultT]):
 
     @property
     def state(self) -> SessionState:
-        """What the session is in."""
+        """Whether there is an owner, and whether its stream is open."""
         if not self._held:
             return SessionState.FREE
         return SessionState.CONNECTED if self._stream else SessionState.DETACHED
