@@ -74,7 +74,10 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}
     values["metrics_host"] = parsed.metrics_host or parsed.host
     config = WorkerConfig(**values, tls=tls)
-    _check(config)
+    if not config.model.is_dir():
+        raise StartUpError(f"--model {config.model}: no such directory")
+    if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
+        raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")
     return config
 
 
@@ -134,10 +137,3 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--announce", type=types.address, metavar="HOST:PORT", help="control plane to announce this worker to")
     parser.add_argument("--advertise", metavar="HOST[:PORT]", help="address to announce; default: the one listened on")
-
-
-def _check(config: WorkerConfig) -> None:
-    if not config.model.is_dir():
-        raise StartUpError(f"--model {config.model}: no such directory")
-    if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
-        raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")

@@ -45,18 +45,15 @@ def _describe_cpu(dtype: torch.dtype) -> tuple[str, ...]:
     Cores, caches and makers of processors do not matter, except to torch's own products, whose library picks blocks by them.
     """
     path = products.path(dtype)
+    if path == "torch":
+        capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
+        path = f"torch-{hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]}"
     return (
         f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}",
-        f"{path}-{_digest_of_cpu()}" if path == "torch" else path,
+        path,
         ops.kernel_set(),
         f"bits-{_digest_of_bits(dtype)}",
     )
-
-
-def _digest_of_cpu() -> str:
-    """Instruction sets, maker and cache sizes."""
-    capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
-    return hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]
 
 
 @functools.cache

@@ -22,9 +22,7 @@ class CacheGroup:
     """A set of layers whose KV shares page tables."""
 
     name: str
-    num_layers: int
     page_tokens: int
-    row_bytes: int  # bytes that one token takes in one layer
     num_pages: int  # per partition, numbered from 0, scratch pages not counted
     window_tokens: int | None = None
 

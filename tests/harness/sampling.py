@@ -16,7 +16,7 @@ from worker.step import CacheGroup, LaneSampling
 def lane_table(samplings: Sequence[LaneSampling], vocab_size: int, masks: Mapping[int, bytes] | None = None, **fields: Any) -> LaneTable:
     """A table with one lane per sampling that runs its last token; `fields` apply to every admission."""
     bounds = limits(vocab_size, max_lanes=len(samplings), max_step_tokens=len(samplings))
-    table = LaneTable(bounds, [CacheGroup("full", 1, 4, 8, 32)])
+    table = LaneTable(bounds, [CacheGroup("full", 4, 32)])
     masks, fields = dict(masks or {}), {"token_ids": (0,), **fields}
     fields["num_computed_tokens"] = len(fields["token_ids"]) - 1
     admissions = [worker_admission(lane, sampling=sampling, constrained=lane in masks, **fields) for lane, sampling in enumerate(samplings)]

@@ -9,7 +9,7 @@ from worker.batch import BatchBuilder
 from worker.lanes.lane_table import LaneTable
 from worker.step import CacheGroup, LaneSampling
 
-_FULL, _SLIDING = CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8, 32, window_tokens=6)
+_FULL, _SLIDING = CacheGroup("full", 4, 32), CacheGroup("sliding", 4, 32, window_tokens=6)
 
 
 def _batch(admissions, chunks, groups=(_FULL,), **fields):

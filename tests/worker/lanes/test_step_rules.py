@@ -10,7 +10,7 @@ from worker.lanes.lane_table import LaneOutcomes, LaneTable
 from worker.lanes.step_rules import InvalidStep
 from worker.step import CacheGroup
 
-_GROUPS = (CacheGroup("full", 1, 4, 8, 32), CacheGroup("sliding", 1, 4, 8, 32, window_tokens=6))
+_GROUPS = (CacheGroup("full", 4, 32), CacheGroup("sliding", 4, 32, window_tokens=6))
 _PAGES = [ids(0, 1, 2, 3), ids(0, 1, 2, 3)]
 
 

@@ -26,7 +26,7 @@ WORKER = WorkerDescription(
     max_steps_in_flight=2,
     lease_seconds=10.0,
     num_partitions=2,
-    cache_groups=(CacheGroup("full", 2, 16, 256, num_pages=8), CacheGroup("sliding", 1, 16, 256, num_pages=6, window_tokens=20)),
+    cache_groups=(CacheGroup("full", 16, num_pages=8), CacheGroup("sliding", 16, num_pages=6, window_tokens=20)),
 )
 
 

@@ -3,7 +3,7 @@
 from pypto_serving.wire.checks import FrameError, check_name, check_range
 from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import CacheGroup, WorkerDescription
+from worker.step import WorkerDescription
 
 
 def check_hello(hello: pb.Hello) -> None:
@@ -46,14 +46,8 @@ def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int,
             lease_ms=round(worker.lease_seconds * 1000),
             num_partitions=worker.num_partitions,
         ),
-        cache_groups=[_encode_group(group) for group in worker.cache_groups],
-    )
-
-
-def _encode_group(group: CacheGroup) -> pb.CacheGroup:
-    return pb.CacheGroup(
-        name=group.name,
-        page_tokens=group.page_tokens,
-        window_tokens=group.window_tokens,
-        num_pages=group.num_pages,
+        cache_groups=[
+            pb.CacheGroup(name=group.name, page_tokens=group.page_tokens, window_tokens=group.window_tokens, num_pages=group.num_pages)
+            for group in worker.cache_groups
+        ],
     )

@@ -2,7 +2,7 @@
 
 from pypto_serving.wire.columns import generation_fields, pack_floats, pack_generations, pack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import PromptTokenLogprobs, StepResult, TokenLogprobs
+from worker.step import PromptTokenLogprobs, StepResult
 
 _MAX_UINT32 = 0xFFFFFFFF
 
@@ -16,7 +16,15 @@ def encode_result(result: StepResult, device_us: int, idle_us: int) -> pb.StepRe
         generations=generations,
         generations_high=generations_high,
         token_ids=pack_ids(result.token_ids),
-        logprobs=[_encode_token_logprobs(entry) for entry in result.logprobs],
+        logprobs=[
+            pb.TokenLogprobs(
+                lane=entry.lane,
+                sampled=entry.sampled,
+                top_token_ids=pack_ids(entry.top_token_ids),
+                top_logprobs=pack_floats(entry.top_logprobs),
+            )
+            for entry in result.logprobs
+        ],
         prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in result.prompt_logprobs],
         lane_errors=[
             pb.LaneError(
@@ -33,12 +41,6 @@ def encode_result(result: StepResult, device_us: int, idle_us: int) -> pb.StepRe
 def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb.StepResult:
     """The answer to a step that failed as a whole, or that was not executed because an earlier one failed."""
     return pb.StepResult(step_id=step_id, error=error, device_us=min(device_us, _MAX_UINT32), idle_us=min(idle_us, _MAX_UINT32))
-
-
-def _encode_token_logprobs(entry: TokenLogprobs) -> pb.TokenLogprobs:
-    return pb.TokenLogprobs(
-        lane=entry.lane, sampled=entry.sampled, top_token_ids=pack_ids(entry.top_token_ids), top_logprobs=pack_floats(entry.top_logprobs)
-    )
 
 
 def _encode_prompt_logprobs(entry: PromptTokenLogprobs) -> pb.PromptTokenLogprobs:

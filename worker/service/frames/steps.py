@@ -147,16 +147,12 @@ def _growth(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
     groups = unpack_ids_below(step.grown_groups, "step.grown_groups", len(worker.cache_groups))
     pages = unpack_ids_below(step.grown_pages, "step.grown_pages", NO_PAGE)
     check_equal_lengths({"step.grown_lanes": lanes, "step.grown_groups": groups, "step.grown_pages": pages})
-    _check_pages(pages, groups, worker)
-    return lanes, groups, pages
-
-
-def _check_pages(pages: Ids, groups: Ids, worker: WorkerDescription) -> None:
     limits = np.array([group.num_pages for group in worker.cache_groups], dtype=np.uint64)[groups]
     wrong = np.flatnonzero(pages >= limits)
     if len(wrong):
         first = wrong[0]
         raise FrameError(f"step.grown_pages: {pages[first]} is not below {limits[first]}, the pages of cache group {groups[first]}")
+    return lanes, groups, pages
 
 
 def _trims(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
@@ -164,17 +160,13 @@ def _trims(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids, Ids]:
     groups = unpack_ids_below(step.trimmed_groups, "step.trimmed_groups", len(worker.cache_groups))
     entries = unpack_ids_below(step.trimmed_entries, "step.trimmed_entries", NO_PAGE)
     check_equal_lengths({"step.trimmed_lanes": lanes, "step.trimmed_groups": groups, "step.trimmed_entries": entries})
-    _check_trims(entries, groups, worker)
-    return lanes, groups, entries
-
-
-def _check_trims(entries: Ids, groups: Ids, worker: WorkerDescription) -> None:
     for index, group in enumerate(worker.cache_groups):
         counts = entries[groups == index]
         if len(counts) and group.window_tokens is None:
             raise FrameError(f"step.trimmed_groups: {index} ({group.name}) has no window; only sliding groups lose entries")
         if len(counts) and int(counts.max()) > worker.max_table_length(group):
             raise FrameError(f"step.trimmed_entries: {counts.max()}, limit {worker.max_table_length(group)} for cache group {group.name}")
+    return lanes, groups, entries
 
 
 def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:
