@@ -15,7 +15,7 @@ from kernels import ops
 from kernels.cpu import extension
 
 ROOT = Path(__file__).parents[2]
-OPERATORS = ("linear", "products", "quantized", "lookup", "moe", "attention", "norm", "activation", "rotary", "cache")
+OPERATORS = ("linear", "products", "quantized", "rows", "moe", "attention")
 KERNELS = [f"tests/kernels/test_{name}.py" for name in OPERATORS]
 MODELS = ["tests/worker/test_token_equality.py", "tests/worker/models", "tests/worker/test_numerics.py"]
 CORE = ["tests/kernels/test_linear.py", "-k", "large or place or gated or chunks or float64"]
