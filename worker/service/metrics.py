@@ -1,6 +1,7 @@
 """What a worker tells Prometheus. A scrape reads integers of the event loop's state and never touches the device."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -59,7 +60,7 @@ class WorkerMetrics:
         self._gauge("epoch", "Control planes that have owned this worker so far.").set_function(lambda: session.epoch)
         states = Gauge(f"{_PREFIX}_session_state", "1 for the state that the session is in.", ("state",), registry=self.registry)
         for state in SessionState:
-            states.labels(state.value).set_function(lambda state=state: float(session.state is state))
+            states.labels(state.value).set_function(partial(_is_in, session, state))
 
     def count_step(self, device_us: int, idle_us: int | None, num_tokens: int, num_lane_errors: int) -> None:
         """Count a step that was executed; `idle_us` is None when nothing waited for the device."""
@@ -88,3 +89,7 @@ class WorkerMetrics:
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"{_PREFIX}_{name}", documentation, registry=self.registry)
+
+
+def _is_in(session: Session[Any], state: SessionState) -> float:
+    return float(session.state is state)
