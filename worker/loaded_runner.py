@@ -69,10 +69,8 @@ class LoadedRunner:
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that cannot be."""
     device = select_device(config.device, config.device_index, config.threads)
-    if device.kind == "npu" and config.dtype != "bfloat16":
-        raise StartUpError(f"--dtype {config.dtype}: the PyPTO kernels of --device npu take bfloat16 only")
-    if device.kind != "cpu" and config.quantize:
-        raise StartUpError(f"--quantize {config.quantize}: quantized weights are for --device cpu; this is {device.kind}")
+    _check_dtype(device, config.dtype)
+    _check_quantization(device, config.quantize)
     with compile_log() if device.kind == "npu" else nullcontext():
         return _load(config, device, progress)
 
@@ -126,6 +124,16 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
         weights_digest=lambda: weights_hash.digest,
     )
+
+
+def _check_dtype(device: Device, dtype: str) -> None:
+    if device.kind == "npu" and dtype != "bfloat16":
+        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+
+
+def _check_quantization(device: Device, quantize: str | None) -> None:
+    if device.kind != "cpu" and quantize:
+        raise StartUpError(f"--quantize {quantize}: quantized weights are for --device cpu; this is {device.kind}")
 
 
 def _load_model(directory: Path, options: LoadOptions) -> Model:
