@@ -124,7 +124,7 @@ def test_model_that_cannot_be_captured_is_told(caplog: pytest.LogCaptureFixture)
 
 
 def test_cpu_captures_nothing(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.graphs.decode_graphs.DecodeGraphs.capture", lambda _: pytest.fail("captured"))
+    monkeypatch.setattr("worker.decode_graphs.DecodeGraphs.capture", lambda _: pytest.fail("captured"))
     _load(tiny_checkpoint("llama"))
 
 
