@@ -16,6 +16,21 @@ Ints = npt.NDArray[np.int64]
 
 _NO_IDS: Ids = np.empty(0, dtype=np.uint32)
 
+#: Kinds of the columns in which lanes keep their sampling parameters.
+SAMPLING_FORMATS = {
+    "temperature": "f4",
+    "top_p": "f4",
+    "top_k": "i8",
+    "min_p": "f4",
+    "repetition_penalty": "f4",
+    "presence_penalty": "f4",
+    "frequency_penalty": "f4",
+    "seed": "u8",
+    "logprobs": "?",
+    "top_logprobs": "i8",
+    "prompt_logprobs": "i8",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
@@ -77,6 +92,29 @@ class LaneSampling:
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingColumns:
+    """LaneSampling of some rows; each attribute is a column [rows]."""
+
+    temperature: npt.NDArray[np.float32]
+    top_p: npt.NDArray[np.float32]
+    top_k: Ints
+    min_p: npt.NDArray[np.float32]
+    repetition_penalty: npt.NDArray[np.float32]
+    presence_penalty: npt.NDArray[np.float32]
+    frequency_penalty: npt.NDArray[np.float32]
+    seed: npt.NDArray[np.uint64]
+    logprobs: Bools
+    top_logprobs: Ints
+    prompt_logprobs: Ints  # -1: prompt tokens are not reported
+
+    @property
+    def penalised(self) -> Bools:
+        """Rows that any penalty changes."""
+        penalised: Bools = (self.repetition_penalty != 1) | (self.presence_penalty != 0) | (self.frequency_penalty != 0)
+        return penalised
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pypto_serving.wire.columns import Floats, Ids
-from worker.sampling.sampling_rows import SamplingColumns
-from worker.step import Bools, Ints, PromptTokenLogprobs, TokenLogprobs
+from worker.step import Bools, Ints, PromptTokenLogprobs, SamplingColumns, TokenLogprobs
 from worker.transfers import to_device
 
 #: Reported in place of anything smaller, minus infinity among it.

@@ -18,9 +18,9 @@ from torch import Tensor
 from kernels import ops
 from pypto_serving.wire.contract import MIN_TEMPERATURE
 from worker.sampling.philox import Purpose, uniforms
-from worker.sampling.sampling_rows import SamplingColumns, SamplingRows
+from worker.sampling.sampling_rows import SamplingRows
 from worker.sampling.token_entries import TokenEntries
-from worker.step import Ints
+from worker.step import Ints, SamplingColumns
 from worker.transfers import to_device
 
 _BLOCK_ROWS = 8  # what drawing takes for so many rows of a large vocabulary still fits into a CPU's cache

@@ -8,44 +8,7 @@ import numpy.typing as npt
 
 from worker.batch import UnreadTokens
 from worker.sampling.token_entries import LaneTokenLists, TokenCounts, TokenEntries
-from worker.step import Bools, Ints, LaneAdmission
-
-_FORMATS = {
-    "temperature": "f4",
-    "top_p": "f4",
-    "top_k": "i8",
-    "min_p": "f4",
-    "repetition_penalty": "f4",
-    "presence_penalty": "f4",
-    "frequency_penalty": "f4",
-    "seed": "u8",
-    "logprobs": "?",
-    "top_logprobs": "i8",
-    "prompt_logprobs": "i8",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingColumns:
-    """Sampling parameters of some rows; each attribute is a column [rows]. See worker.step.LaneSampling for what switches one off."""
-
-    temperature: npt.NDArray[np.float32]
-    top_p: npt.NDArray[np.float32]
-    top_k: Ints
-    min_p: npt.NDArray[np.float32]
-    repetition_penalty: npt.NDArray[np.float32]
-    presence_penalty: npt.NDArray[np.float32]
-    frequency_penalty: npt.NDArray[np.float32]
-    seed: npt.NDArray[np.uint64]
-    logprobs: Bools
-    top_logprobs: Ints
-    prompt_logprobs: Ints  # -1: prompt tokens are not reported
-
-    @property
-    def penalised(self) -> Bools:
-        """Rows that any penalty changes."""
-        penalised: Bools = (self.repetition_penalty != 1) | (self.presence_penalty != 0) | (self.frequency_penalty != 0)
-        return penalised
+from worker.step import SAMPLING_FORMATS, Ints, LaneAdmission, SamplingColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +50,7 @@ class SamplingRows:
         number = np.zeros(len(self.indices), dtype=np.int64)
         number[kept] = np.arange(len(kept))
         return SamplingRows(
-            columns=SamplingColumns(*(getattr(self.columns, name)[kept] for name in _FORMATS)),
+            columns=SamplingColumns(*(getattr(self.columns, name)[kept] for name in SAMPLING_FORMATS)),
             indices=self.indices[kept],
             banned=replace(self.banned, rows=number[self.banned.rows]),
             biases=replace(self.biases, rows=number[self.biases.rows]),
@@ -101,7 +64,7 @@ class SamplingTable:
     """How every lane is sampled: its parameters, and what its penalties look at."""
 
     def __init__(self, num_lanes: int) -> None:
-        self._columns = np.zeros(num_lanes, dtype=list(_FORMATS.items()))
+        self._columns = np.zeros(num_lanes, dtype=list(SAMPLING_FORMATS.items()))
         self._biases = LaneTokenLists(num_lanes)
         self._counts = TokenCounts()
 
@@ -109,7 +72,7 @@ class SamplingTable:
         """Replace everything about a lane."""
         lane, sampling, length = admission.lane, admission.sampling, admission.num_prompt_tokens
         no_prompt_logprobs = {"prompt_logprobs": -1} if sampling.prompt_logprobs is None else {}
-        self._columns[lane] = tuple(({name: getattr(sampling, name) for name in _FORMATS} | no_prompt_logprobs).values())
+        self._columns[lane] = tuple(({name: getattr(sampling, name) for name in SAMPLING_FORMATS} | no_prompt_logprobs).values())
         self._biases.put(lane, sampling.bias_token_ids, sampling.bias_values)
         self._counts.drop(lane)
         if self.columns(np.array([lane])).penalised.any():
@@ -128,7 +91,7 @@ class SamplingTable:
     def columns(self, lanes: Ints) -> SamplingColumns:
         """Parameters of `lanes`."""
         chosen = self._columns[lanes]
-        return SamplingColumns(**{name: chosen[name] for name in _FORMATS})
+        return SamplingColumns(**{name: chosen[name] for name in SAMPLING_FORMATS})
 
     def biases(self, lanes: Ints) -> TokenEntries:
         """Biases of `lanes`; row i is lane `lanes[i]`."""

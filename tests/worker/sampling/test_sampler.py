@@ -10,8 +10,7 @@ from harness.sampling import bias, draw, lane_table, sample_rows
 
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampler import sample
-from worker.sampling.sampling_rows import SamplingColumns
-from worker.step import LaneSampling
+from worker.step import LaneSampling, SamplingColumns
 
 _INF = float("inf")
 

@@ -1,6 +1,7 @@
 """Steps: protobuf on the wire, worker.step inside."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_le
 from pypto_serving.wire.columns import MAX_GENERATION, NO_PAGE, Floats, Ids, generation_of, unpack_finite, unpack_ids, unpack_ids_below
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import CacheGroup, LaneAdmission, LaneSampling, Step, WorkerDescription
+from worker.step import SAMPLING_FORMATS, CacheGroup, LaneAdmission, LaneSampling, Step, WorkerDescription
 
 
 def decode_step(step: pb.Step, worker: WorkerDescription) -> Step:
@@ -106,21 +107,10 @@ def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
     check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
     check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
     bias_token_ids, bias_values = _bias(sampling, vocab_size)
-    return LaneSampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        bias_token_ids=bias_token_ids,
-        bias_values=bias_values,
-        logprobs=sampling.logprobs,
-        top_logprobs=sampling.top_logprobs,
-        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
-    )
+    same: dict[str, Any] = {name: getattr(sampling, name) for name in SAMPLING_FORMATS}
+    if not sampling.HasField("prompt_logprobs"):
+        same["prompt_logprobs"] = None
+    return LaneSampling(**same, bias_token_ids=bias_token_ids, bias_values=bias_values)
 
 
 def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
