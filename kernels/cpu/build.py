@@ -1,4 +1,4 @@
-"""Builds the C++ forms: `python -m kernels.cpu.build`. Needs g++ and the headers that torch's own package carries, nothing else.
+"""Builds the C++ kernels: `python -m kernels.cpu.build`. Needs g++ and the headers that torch's own package carries, nothing else.
 
 For the best level of instructions that the CPU has, or that PYPTO_CPU_LEVEL or --level names; into the user's cache, or --into a folder."""
 

@@ -1,4 +1,4 @@
-"""Finding and loading the C++ forms.
+"""Finding and loading the C++ kernels.
 
 A build belongs to one text of the sources, one torch and one level of instructions: its file name carries the level and a digest of the
 others, so that a stale build is never loaded. A wheel may bring builds for several levels, and `python -m kernels.cpu.build` makes one.
@@ -65,14 +65,14 @@ def user_builds() -> Path:
 
 
 def load() -> str | None:
-    """Registers the C++ forms that were built for this source, torch and CPU; returns level and digests, or None if there are none."""
+    """Registers the C++ kernels that were built for this source, torch and CPU; returns level and digests, or None if there are none."""
     forced = level()
     for name in [forced] if forced else levels():
         for library in built(name):
             try:
                 torch.ops.load_library(library)  # type: ignore[no-untyped-call]
             except OSError as error:  # for example built on a system with a newer C library
-                _log.warning("C++ kernels can not be loaded", extra={"library": str(library), "reason": str(error)})
+                _log.warning("C++ kernels cannot be loaded", extra={"library": str(library), "reason": str(error)})
                 continue
             return library.stem.removeprefix(_PREFIX)
     return None

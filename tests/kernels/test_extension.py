@@ -82,7 +82,7 @@ def test_a_build_that_can_not_be_loaded_is_told_and_passed_over(folders: tuple[P
     add_build(folders[1], "avx2")
     with caplog.at_level(logging.WARNING):
         assert extension.load() is None
-    assert ["can not be loaded" in record.message for record in caplog.records] == [True]
+    assert ["cannot be loaded" in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(

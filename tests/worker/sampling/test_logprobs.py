@@ -13,7 +13,7 @@ from worker.step import LaneSampling
 _EXACT = [-0.4076, -1.4076, -2.4076]
 
 
-def _telling(lane, **sampling):
+def _reporting(lane, **sampling):
     return worker_admission(lane, (lane,), page_tables=[ids(lane)], sampling=LaneSampling(logprobs=True, **sampling))
 
 
@@ -21,7 +21,7 @@ def _runner(logits=None, vocab_size=97):
     return ModelRunner(FakeModel(logits or hashed_logits(vocab_size)), token_cache(), limits(vocab_size))
 
 
-def _tell(logits, token_ids, num_top):
+def _logprobs(logits, token_ids, num_top):
     return row_logprobs(lambda first, last: logits[first:last], torch.as_tensor(token_ids), num_top)
 
 
@@ -54,29 +54,29 @@ def test_lpu_01_sampled_logprob_comes_without_alternatives():
 
 def test_lanes_get_as_many_alternatives_as_they_asked_for():
     counts = {0: 2, 1: 5, 2: 0}
-    admissions = [_telling(lane, top_logprobs=count) for lane, count in counts.items()]
+    admissions = [_reporting(lane, top_logprobs=count) for lane, count in counts.items()]
     reports = _runner().execute(step(admissions=[*admissions, worker_admission(3, (3,), page_tables=[ids(9)])])).logprobs
     assert {report.lane: len(report.top_token_ids) for report in reports} == counts
 
 
 def test_lpu_02_impossible_tokens_get_the_floor():
-    told = _tell(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
-    assert told.chosen.tolist() == [FLOOR]
-    assert told.top_token_ids.tolist() == [[0, 1, 2]] and told.top_logprobs.tolist() == [[0.0, FLOOR, FLOOR]]
+    logprobs = _logprobs(torch.tensor([[0.0, float("-inf"), -1e6]]), np.array([1]), 3)
+    assert logprobs.chosen.tolist() == [FLOOR]
+    assert logprobs.top_token_ids.tolist() == [[0, 1, 2]] and logprobs.top_logprobs.tolist() == [[0.0, FLOOR, FLOOR]]
 
 
 def test_equal_alternatives_are_ordered_by_token_id():
-    told = _tell(torch.zeros(2, 200), np.array([7, 8]), 4)
-    assert told.top_token_ids.tolist() == [[0, 1, 2, 3]] * 2
+    logprobs = _logprobs(torch.zeros(2, 200), np.array([7, 8]), 4)
+    assert logprobs.top_token_ids.tolist() == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize("vocab_size", [49152, 50257])
 def test_rows_are_batch_invariant(vocab_size):
     logits = torch.randn(70, vocab_size, generator=torch.Generator().manual_seed(1)).bfloat16().float()
     token_ids = torch.arange(70)
-    together = _tell(logits, token_ids, 20)
+    together = _logprobs(logits, token_ids, 20)
     for part in (slice(0, 1), slice(69, 70), slice(3, 5), slice(2, 67)):
-        alone = _tell(logits[part], token_ids[part], 20)
+        alone = _logprobs(logits[part], token_ids[part], 20)
         assert (alone.chosen == together.chosen[part]).all()
         assert (alone.top_token_ids == together.top_token_ids[part]).all() and (alone.top_logprobs == together.top_logprobs[part]).all()
 
