@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fakes.network.http2_pings import ping
+from fakes.network.raw_http2 import ping
 from harness.running_control_plane import running
 
 _CALLS = {

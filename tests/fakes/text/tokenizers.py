@@ -4,13 +4,14 @@ Byte tokenizer: id b is byte b, then BOS 256, EOS 257, EOT 258, PAD 259, <think>
 Piece tokenizer: SentencePiece style, with byte fallback and a blank that the decoder drops at the start of a text.
 """
 
+import threading
 from collections.abc import Sequence
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from control_plane.edge.text.token_bytes import _ALPHABET
-from control_plane.edge.text.tokenizer import Tokenizer
+from control_plane.edge.text.tokenizer import Encoding, Tokenizer
 
 BOS, EOS, EOT, PAD, THINK, END_THINK = range(256, 262)
 SPECIAL_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -65,3 +66,20 @@ def panicking_tokenizer() -> tokenizers.Tokenizer:
     inner.decoder = decoders.Sequence([decoders.Replace("b", ""), decoders.Strip(" ", 0, 1)])  # on an empty piece
     inner.add_special_tokens(["<a long name>"])
     return inner
+
+
+class BlockedTokenizer(Tokenizer):
+    """The byte tokenizer without special tokens; texts of more than 1000 characters are encoded once `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(byte_tokenizer()._tokenizer, SPECIAL_TOKENS)
+        self.go_on = threading.Event()
+        self.num_long_texts = 0  # begun
+
+    def encode(self, text: str, add_special_tokens: bool, with_offsets: bool = False) -> Encoding:
+        """A long text waits for `go_on`, and has a token for each character."""
+        if len(text) <= 1000:
+            return super().encode(text, add_special_tokens, with_offsets)
+        self.num_long_texts += 1
+        assert self.go_on.wait(60)
+        return Encoding([7] * len(text), [])

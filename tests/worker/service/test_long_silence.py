@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from fakes.network.http2_pings import ping
+from fakes.network.raw_http2 import ping
 
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.channel_options import server_options

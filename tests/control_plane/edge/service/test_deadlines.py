@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import grpc
 import pytest
 from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
-from fakes.text.blocked_tokenizer import BlockedTokenizer
+from fakes.text.tokenizers import BlockedTokenizer
 
 from control_plane.edge.service import errors
 from control_plane.edge.service.errors import Deadline

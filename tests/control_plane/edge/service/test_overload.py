@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
-from fakes.text.blocked_tokenizer import BlockedTokenizer
+from fakes.text.tokenizers import BlockedTokenizer
 
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.errors import ResourceExhausted

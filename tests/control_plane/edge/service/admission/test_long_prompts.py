@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
-from fakes.text.blocked_tokenizer import BlockedTokenizer
+from fakes.text.tokenizers import BlockedTokenizer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
