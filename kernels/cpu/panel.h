@@ -62,12 +62,17 @@ void widen_words(NativeWords words, NativeFloats (&parts)[kPanelPerWord<T>]) {
 template <typename T>
 using RowElement = std::conditional_t<kPaired<T>, T, float>;
 
+// Bytes ahead at which a panel is asked for: while a core computes some rows with a word, too few of the next ones are in its sight.
+constexpr int64_t kAhead = 4096;
+
 // sums[R][kPanel], columns 0 .. V vectors of them: each adds its products in order of depth.
 template <int R, int V, typename T>
 void multiply_columns(const RowElement<T>* x, int64_t stride, const T* panel, int64_t depth, float* sums) {
   constexpr int64_t kPer = kPanelPerWord<T>, kParts = kPaired<T> ? 1 : kPer;
   NativeFloats totals[R][V] = {};
   for (int64_t d = 0; d < depth; d += kPer) {
+    const char* words_of_depth = reinterpret_cast<const char*>(panel + d * kPanel);
+    for (int64_t line = 0; line < V * kNative * 4; line += 64) __builtin_prefetch(words_of_depth + kAhead + line);
     NativeFloats parts[V][kParts];
     for (int v = 0; v < V; ++v) {
       NativeWords words;
