@@ -25,18 +25,18 @@ def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = ""
 
     For example "bfloat16/torch-2.13.0/cpu-avx512/brgemm-avx512_bf16/cpp-avx512-49e44adc7f84-9f32/bits-1f0c22ab/code-0f3e9a41".
     """
+    if device.type == "cpu":
+        hardware = _describe_cpu(dtype)
+    else:
+        name = getattr(torch, device.type).get_device_properties(device).name.lower().replace(" ", "-")
+        hardware = (f"{device.type}-{name}", ops.kernel_set(device.type))
     parts = (
         "-".join(filter(None, (str(dtype).removeprefix("torch."), quantization))),
         f"torch-{torch.__version__}",
-        *(_describe_cpu(dtype) if device.type == "cpu" else _describe_device(device)),
+        *hardware,
         f"code-{_digest_of_code(device.type)}",
     )
     return "/".join(parts)
-
-
-def _describe_device(device: torch.device) -> tuple[str, ...]:
-    properties = getattr(torch, device.type).get_device_properties(device)
-    return f"{device.type}-{properties.name.lower().replace(' ', '-')}", ops.kernel_set(device.type)
 
 
 def _describe_cpu(dtype: torch.dtype) -> tuple[str, ...]:

@@ -36,10 +36,10 @@ def warm_up_steps(limits: RunnerLimits, groups: Sequence[CacheGroup], share: int
     return Step(1, admissions=admissions, chunk_lanes=lanes, chunk_tokens=lengths), Step(2)
 
 
-def check_warm_up(output: StepResult) -> None:
+def check_warm_up(result: StepResult) -> None:
     """Raise RuntimeError when a step of the warm-up did not produce its tokens."""
-    if output.lane_errors:
-        raise RuntimeError(f"the model produces no token in the warm-up: {output.lane_errors[0].message}")
+    if result.lane_errors:
+        raise RuntimeError(f"the model produces no token in the warm-up: {result.lane_errors[0].message}")
 
 
 def _num_pages(num_tokens: int, group: CacheGroup) -> int:

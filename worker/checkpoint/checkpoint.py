@@ -113,7 +113,10 @@ def _open_weights(directory: Path) -> dict[str, tuple[Path, Any]]:
 
 def _open_shards(directory: Path) -> dict[str, tuple[Path, Any]]:
     index = directory / _INDEX
-    shard_of = {name: directory / str(shard) for name, shard in _weight_map(index).items()}
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelRefused(f"{index}: weight_map is missing or empty")
+    shard_of = {name: directory / str(shard) for name, shard in weight_map.items()}
     files: dict[str, tuple[Path, Any]] = {}
     for path in sorted(set(shard_of.values())):
         file = _open(path)
@@ -125,13 +128,6 @@ def _open_shards(directory: Path) -> dict[str, tuple[Path, Any]]:
     if missing := sorted(set(shard_of) - set(files)):
         raise ModelRefused(f"{shard_of[missing[0]]}: tensor {missing[0]} is missing, which {_INDEX} places there")
     return files
-
-
-def _weight_map(index: Path) -> dict[str, object]:
-    weight_map = read_json_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelRefused(f"{index}: weight_map is missing or empty")
-    return weight_map
 
 
 def _open(path: Path) -> Any:

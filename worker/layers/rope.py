@@ -71,7 +71,9 @@ def read_rope(config: ConfigFields, head_dim: int) -> Rope:
     scaling = _read_scaling(config, fields, head_dim)
     try:
         inverse_frequencies, factor = _RULES[kind](scaling)
-        positions = scaling.max_positions if kind != "yarn" else _extended_positions(scaling)
+        positions = scaling.max_positions
+        if kind == "yarn":  # some checkpoints state the scaled length in max_position_embeddings, others (Qwen2.5) that before scaling
+            positions = max(positions, int(scaling.original_positions * _yarn_factor(scaling)))
     except (ArithmeticError, ValueError) as error:
         raise ModelRefused(f"{config.path}: {name} and rope_theta give no frequencies: {error}") from error
     return Rope(inverse_frequencies, factor, positions)
@@ -88,11 +90,6 @@ def _read_scaling(config: ConfigFields, fields: ConfigFields, head_dim: int) -> 
         original_positions=config.integer("original_max_position_embeddings", original),
         max_positions=max_positions,
     )
-
-
-def _extended_positions(scaling: _Scaling) -> int:
-    """Some checkpoints state the scaled length in max_position_embeddings, others (Qwen2.5) the one before scaling."""
-    return max(scaling.max_positions, int(scaling.original_positions * _yarn_factor(scaling)))
 
 
 def _default(scaling: _Scaling) -> tuple[Tensor, float]:

@@ -80,7 +80,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 end = await stream.write_to(context)
                 reader.cancel()
         finally:
-            self._close(stream, end)
+            _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
+            self._session.close(stream.number, self._clock(), is_farewell=stream.said_farewell)
+            if stream is self._stream:
+                self._stream = None
         if end.code is not grpc.StatusCode.OK:
             await end.abort(context)
 
@@ -205,7 +208,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._session.renew_lease(self._clock())
         match request.WhichOneof("frame"):
             case "step":
-                self._accept_step(request.step)
+                step = decode_step(request.step, self._description)
+                admitted = [admission.lane for admission in step.admissions]
+                self._session.accept_step(step.step_id, request.step.acked_step_id, step.released_lanes.tolist(), admitted)
+                self._device.submit(step)
             case "reset":
                 self._reset(stream)
             case "heartbeat":
@@ -216,12 +222,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 _log.debug("frame of an unknown kind ignored", extra={"control_plane": stream.control_plane_id})
             case kind:
                 raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat or farewell")
-
-    def _accept_step(self, frame: pb.Step) -> None:
-        step = decode_step(frame, self._description)
-        admitted = [admission.lane for admission in step.admissions]
-        self._session.accept_step(step.step_id, frame.acked_step_id, step.released_lanes.tolist(), admitted)
-        self._device.submit(step)
 
     def _reset(self, stream: FrameStream) -> None:
         self._session.reset()
@@ -257,12 +257,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 weights_digest=self._description.weights_digest(),
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
-
-    def _close(self, stream: FrameStream, end: StreamEnd) -> None:
-        _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
-        self._session.close(stream.number, self._clock(), is_farewell=stream.said_farewell)
-        if stream is self._stream:
-            self._stream = None
 
     def _count(self, executed: ExecutedStep) -> None:
         if executed.result is None:
