@@ -166,4 +166,5 @@ def test_only_slow_calls_of_our_operators_are_told(
     with caplog.at_level(logging.INFO), loaded_runner.compile_log():
         ops.linear(torch.ones(2, 4), torch.ones(4, 4), None).relu()
         ops.rms_norm(torch.ones(2, 4), torch.ones(4), 1e-6)
-    assert [vars(record)["kernel"] for record in caplog.records] == kernels
+    # Threads that hash the weights of other tests may still log.
+    assert [vars(record)["kernel"] for record in caplog.records if record.name == loaded_runner.__name__] == kernels
