@@ -42,7 +42,7 @@ class CacheGroupSpec:
 
     def sized(self, num_pages: int) -> CacheGroup:
         """The group with `num_pages` pages per partition."""
-        return CacheGroup(self.name, self.page_tokens, num_pages, self.window_tokens)
+        return CacheGroup(self.name, self.page_tokens, num_pages, self.window_tokens, len(self.layers), self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class CacheGroup:
     page_tokens: int
     num_pages: int  # per partition, numbered from 0, scratch pages not counted
     window_tokens: int | None = None
+    num_layers: int = 1
+    row_bytes: int = 1  # that one token takes in one layer
 
 
 @dataclass(frozen=True, slots=True)

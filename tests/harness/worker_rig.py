@@ -57,7 +57,7 @@ DESCRIPTION = WorkerDescription(
     max_steps_in_flight=2,
     lease_seconds=0.4,
     num_partitions=1,
-    cache_groups=(CacheGroup("full", page_tokens=16, num_pages=8),),
+    cache_groups=(CacheGroup("full", page_tokens=16, num_pages=8, num_layers=2, row_bytes=256),),
 )
 
 

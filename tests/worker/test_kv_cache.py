@@ -73,4 +73,5 @@ def test_layers_keep_their_place_whatever_their_group() -> None:
     specs = [CacheGroupSpec("full", (0, 2), 4, 1, 8, torch.float32), CacheGroupSpec("window", (1,), 4, 1, 8, torch.float32, 8)]
     cache = allocate_cache(specs, [5, 2], num_partitions=1, device=CPU)
     assert [len(keys) for keys in cache.keys] == [6, 3, 6]
-    assert [(group.num_pages, group.window_tokens) for group in cache.groups] == [(5, None), (2, 8)]
+    assert [(group.num_layers, group.num_pages, group.window_tokens) for group in cache.groups] == [(2, 5, None), (1, 2, 8)]
+    assert [group.row_bytes for group in cache.groups] == [2 * 8 * 4] * 2

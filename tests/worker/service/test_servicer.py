@@ -22,6 +22,11 @@ async def test_welcome_describes_the_worker(rig: Rig) -> None:
     assert not group.HasField("window_tokens")
 
 
+async def test_welcome_has_what_earlier_control_planes_require(rig: Rig) -> None:
+    group = (await rig.control_plane().open()).cache_groups[0]
+    assert (group.num_layers, group.rows_per_page, group.row_bytes) == (2, 16, 256)
+
+
 async def test_a_refusal_is_logged_once_however_often_it_is_tried(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     await rig.control_plane().open()
     for other, times in (("cp-2", 3), ("", 2), ("cp-2", 1)):

@@ -47,7 +47,15 @@ def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int,
             num_partitions=worker.num_partitions,
         ),
         cache_groups=[
-            pb.CacheGroup(name=group.name, page_tokens=group.page_tokens, window_tokens=group.window_tokens, num_pages=group.num_pages)
+            pb.CacheGroup(
+                name=group.name,
+                num_layers=group.num_layers,
+                page_tokens=group.page_tokens,
+                rows_per_page=group.page_tokens,
+                row_bytes=group.row_bytes,
+                window_tokens=group.window_tokens,
+                num_pages=group.num_pages,
+            )
             for group in worker.cache_groups
         ],
     )
