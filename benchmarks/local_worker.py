@@ -15,9 +15,7 @@ from pypto_serving.worker.v1 import worker_pb2
 from worker.config import read_config
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.progress import ProgressCounter
-from worker.service.frames.greeting import encode_welcome
-from worker.service.frames.results import encode_result
-from worker.service.frames.steps import decode_step
+from worker.service.frames import decode_step, encode_result, encode_welcome
 from worker.step import StepResult
 
 

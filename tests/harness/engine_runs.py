@@ -22,7 +22,7 @@ from worker.models import Model
 from worker.runner import ModelRunner, PendingStep
 from worker.sampling.sampler import SampledTokens, sample
 from worker.sampling.sampling_rows import SamplingRows
-from worker.service.frames.steps import decode_step
+from worker.service.frames import decode_step
 from worker.step import RunnerLimits
 
 _MAX_MODEL_LEN, _MAX_LANES, _MAX_STEP_TOKENS = 256, 32, 512

@@ -17,11 +17,9 @@ from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.progress import ProgressCounter
 from worker.service.device_thread import DeviceThread, ExecutedStep
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
-from worker.service.frames.greeting import check_hello, common_version, encode_welcome
-from worker.service.frames.results import encode_failure, encode_result
-from worker.service.frames.steps import decode_step
+from worker.service.frames import check_hello, common_version, decode_step, encode_failure, encode_result, encode_welcome
 from worker.service.metrics import WorkerMetrics
-from worker.service.session import HeldError, Session, SessionRequest, StepOrderError
+from worker.service.session import LeaseHeldError, Session, SessionRequest, StepOrderError
 from worker.step import WorkerDescription
 
 _log = logging.getLogger(__name__)
@@ -155,7 +153,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         session_request = SessionRequest(hello.control_plane_id, hello.takeover, hello.resume_incarnation, hello.acked_step_id)
         try:
             grant = self._session.open(session_request, self._clock())
-        except HeldError as error:
+        except LeaseHeldError as error:
             raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error), error.seconds) from None
         self._align_device()
         if self._stream is not None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-class HeldError(Exception):
+class LeaseHeldError(Exception):
     """Another control plane holds the worker; the message names it and the time left, which is `seconds`."""
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Session(Generic[ResultT]):
         return self.last_step_id - self._answered_step_id
 
     def open(self, request: SessionRequest, now: float) -> Grant[ResultT]:
-        """Accept a Hello, which replaces any other stream; raises HeldError when another control plane holds the worker."""
+        """Accept a Hello, which replaces any other stream; raises LeaseHeldError when another control plane holds the worker."""
         self.expire(now)
         same = request.control_plane_id == self._owner
         if not same and not request.takeover:
@@ -176,10 +176,12 @@ class Session(Generic[ResultT]):
     def _refuse_others(self, now: float) -> None:
         if self._stream:
             left = self._last_heard + self._lease_seconds - now
-            raise HeldError(f"the worker is held by control plane {self._owner}, whose lease runs for another {left:.1f} s", left)
+            raise LeaseHeldError(f"the worker is held by control plane {self._owner}, whose lease runs for another {left:.1f} s", left)
         if self._held and now < self._kept_until:
             left = min(self._kept_until, self._last_heard + self._lease_seconds) - now
-            raise HeldError(f"the worker is kept for control plane {self._owner}, whose connection broke, for another {left:.1f} s", left)
+            raise LeaseHeldError(
+                f"the worker is kept for control plane {self._owner}, whose connection broke, for another {left:.1f} s", left
+            )
 
     def _check_order(self, step_id: int, acked_step_id: int) -> None:
         if self._era_is_new:

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import NO_PAGE, pack_floats, pack_ids, unpack_floats, unpack_ids
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.service.frames.greeting import encode_welcome
-from worker.service.frames.results import encode_failure, encode_result
-from worker.service.frames.steps import decode_step
+from worker.service.frames import decode_step, encode_failure, encode_result, encode_welcome
 from worker.step import CacheGroup, LaneError, PromptTokenLogprobs, StepResult, TokenLogprobs, WorkerDescription
 
 WORKER = WorkerDescription(

@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from worker.service.session import Grant, HeldError, Session, SessionRequest, SessionState, StepOrderError
+from worker.service.session import Grant, LeaseHeldError, Session, SessionRequest, SessionState, StepOrderError
 
 LEASE = 10.0
 
@@ -29,7 +29,7 @@ def test_another_control_plane_is_refused_while_the_stream_is_open() -> None:
     session = make_session()
     session.open(SessionRequest("a"), now=0.0)
     session.renew_lease(now=3.0)
-    with pytest.raises(HeldError, match=r"held by control plane a, whose lease runs for another 8\.0 s"):
+    with pytest.raises(LeaseHeldError, match=r"held by control plane a, whose lease runs for another 8\.0 s"):
         session.open(SessionRequest("b"), now=5.0)
     assert session.epoch == 1
 
@@ -49,7 +49,7 @@ def test_a_broken_connection_is_kept_for_its_owner_for_half_a_lease() -> None:
     session = make_session()
     session.close(session.open(SessionRequest("a"), now=0.0).stream, now=1.0)
     for now, left in ((1.0, r"5\.0"), (5.9, r"0\.1")):
-        with pytest.raises(HeldError, match=rf"kept for control plane a, whose connection broke, for another {left} s"):
+        with pytest.raises(LeaseHeldError, match=rf"kept for control plane a, whose connection broke, for another {left} s"):
             session.open(SessionRequest("b"), now)
     assert session.open(resume("a"), now=5.9).resumed
     session.close(2, now=6.0)
@@ -59,7 +59,7 @@ def test_a_broken_connection_is_kept_for_its_owner_for_half_a_lease() -> None:
 def test_it_is_kept_no_longer_than_the_lease() -> None:
     session = make_session()
     session.close(session.open(SessionRequest("a"), now=0.0).stream, now=9.0)
-    with pytest.raises(HeldError, match=r"for another 0\.5 s") as held:
+    with pytest.raises(LeaseHeldError, match=r"for another 0\.5 s") as held:
         session.open(SessionRequest("b"), now=9.5)
     assert held.value.seconds == pytest.approx(0.5)
     assert session.open(SessionRequest("b"), now=10.0).epoch == 2
@@ -227,7 +227,7 @@ class SessionMachine(RuleBasedStateMachine):
         session_request = SessionRequest(name, takeover, "worker-1" if wants_resume else "", acked)
         try:
             grant = self.session.open(session_request, self.now)
-        except HeldError:
+        except LeaseHeldError:
             assert (self.stream or self.now < self.kept_until) and name != self.owner and not takeover
             return
         assert takeover or name == self.owner or (not self.stream and self.now >= self.kept_until)

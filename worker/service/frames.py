@@ -1,15 +1,88 @@
-"""Steps: protobuf on the wire, worker.step inside."""
+"""Frames of the worker protocol: protobuf on the wire, worker.step inside.
+
+Decoding checks a frame as a whole, without looking at the worker's state; nothing has happened yet when it raises FrameError.
+"""
 
 import math
 from typing import Any
 
 import numpy as np
 
-from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
-from pypto_serving.wire.columns import MAX_GENERATION, NO_PAGE, Floats, Ids, generation_of, unpack_finite, unpack_ids, unpack_ids_below
-from pypto_serving.wire.contract import MAX_ALTERNATIVES
+from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_name, check_range
+from pypto_serving.wire.columns import (
+    MAX_GENERATION,
+    NO_PAGE,
+    Floats,
+    Ids,
+    generation_fields,
+    generation_of,
+    pack_floats,
+    pack_generations,
+    pack_ids,
+    unpack_finite,
+    unpack_ids,
+    unpack_ids_below,
+)
+from pypto_serving.wire.contract import FEATURES, MAX_ALTERNATIVES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
-from worker.step import SAMPLING_FORMATS, CacheGroup, LaneAdmission, LaneSampling, Step, WorkerDescription
+from worker.step import SAMPLING_FORMATS, CacheGroup, LaneAdmission, LaneSampling, PromptTokenLogprobs, Step, StepResult, WorkerDescription
+
+_MAX_UINT32 = 0xFFFFFFFF
+
+
+def check_hello(hello: pb.Hello) -> None:
+    """Raise FrameError when a required field of `hello` is missing or a name is too long."""
+    if not hello.control_plane_id:
+        raise FrameError("hello.control_plane_id: empty; every instance of a control plane has its own")
+    if not hello.model_fingerprint:
+        raise FrameError("hello.model_fingerprint: empty; it has to be that of the model served")
+    for field in ("control_plane_id", "model_fingerprint", "resume_incarnation"):
+        if getattr(hello, field):
+            check_name(f"hello.{field}", getattr(hello, field))
+    check_range("hello.features (number)", len(hello.features), 0, MAX_FEATURES)
+
+
+def common_version(hello: pb.Hello) -> int:
+    """The newest version of the protocol that both sides speak, or 0."""
+    newest = min(hello.protocol_version, PROTOCOL_VERSION)
+    oldest = max(hello.min_protocol_version or hello.protocol_version, MIN_PROTOCOL_VERSION)
+    return newest if newest >= oldest else 0
+
+
+def encode_welcome(worker: WorkerDescription, protocol_version: int, epoch: int, resumed: bool, last_step_id: int) -> pb.Welcome:
+    """The answer to Hello."""
+    return pb.Welcome(
+        protocol_version=protocol_version,
+        features=FEATURES,
+        epoch=epoch,
+        incarnation=worker.incarnation,
+        resumed=resumed,
+        last_step_id=last_step_id,
+        model_fingerprint=worker.model_fingerprint,
+        weights_digest=worker.weights_digest(),
+        numerics_id=worker.numerics_id,
+        limits=pb.WorkerLimits(
+            vocab_size=worker.vocab_size,
+            max_model_len=worker.max_model_len,
+            max_lanes=worker.max_lanes,
+            max_step_tokens=worker.max_step_tokens,
+            max_steps_in_flight=worker.max_steps_in_flight,
+            lease_ms=round(worker.lease_seconds * 1000),
+            num_partitions=worker.num_partitions,
+        ),
+        cache_groups=[
+            pb.CacheGroup(
+                name=group.name,
+                num_layers=group.num_layers,
+                page_tokens=group.page_tokens,
+                rows_per_page=group.page_tokens,
+                row_bytes=group.row_bytes,
+                window_tokens=group.window_tokens,
+                num_pages=group.num_pages,
+            )
+            for group in worker.cache_groups
+        ],
+    )
 
 
 def decode_step(step: pb.Step, worker: WorkerDescription) -> Step:
@@ -168,3 +241,50 @@ def _masks(step: pb.Step, worker: WorkerDescription) -> dict[int, bytes]:
             raise FrameError(f"step.masks.allowed: {len(mask.allowed)} bytes, a mask over {worker.vocab_size} tokens has {num_bytes}")
     check_distinct("step.masks.lane", [mask.lane for mask in step.masks])
     return {mask.lane: mask.allowed for mask in step.masks}
+
+
+def encode_result(result: StepResult, device_us: int, idle_us: int) -> pb.StepResult:
+    """The answer to a step that was executed."""
+    generations, generations_high = pack_generations(result.generations)
+    return pb.StepResult(
+        step_id=result.step_id,
+        lanes=pack_ids(result.lanes),
+        generations=generations,
+        generations_high=generations_high,
+        token_ids=pack_ids(result.token_ids),
+        logprobs=[
+            pb.TokenLogprobs(
+                lane=entry.lane,
+                sampled=entry.sampled,
+                top_token_ids=pack_ids(entry.top_token_ids),
+                top_logprobs=pack_floats(entry.top_logprobs),
+            )
+            for entry in result.logprobs
+        ],
+        prompt_logprobs=[_encode_prompt_logprobs(entry) for entry in result.prompt_logprobs],
+        lane_errors=[
+            pb.LaneError(
+                lane=error.lane, **generation_fields(error.generation), message=error.message, nothing_to_draw=error.nothing_to_draw
+            )
+            for error in result.lane_errors
+        ],
+        digest=result.digest,
+        device_us=min(device_us, _MAX_UINT32),
+        idle_us=min(idle_us, _MAX_UINT32),
+    )
+
+
+def encode_failure(step_id: int, error: str, device_us: int, idle_us: int) -> pb.StepResult:
+    """The answer to a step that failed as a whole, or that was not executed because an earlier one failed."""
+    return pb.StepResult(step_id=step_id, error=error, device_us=min(device_us, _MAX_UINT32), idle_us=min(idle_us, _MAX_UINT32))
+
+
+def _encode_prompt_logprobs(entry: PromptTokenLogprobs) -> pb.PromptTokenLogprobs:
+    return pb.PromptTokenLogprobs(
+        lane=entry.lane,
+        **generation_fields(entry.generation),
+        first_index=entry.first_index,
+        logprobs=pack_floats(entry.logprobs),
+        top_token_ids=pack_ids(entry.top_token_ids),
+        top_logprobs=pack_floats(entry.top_logprobs),
+    )
