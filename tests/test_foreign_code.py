@@ -17,7 +17,7 @@ from worker.checkpoint.config_fields import ModelRefused
 from worker.models import LoadOptions, load_model
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("control_plane", "worker", "kernels", "clients", "protos")
+PACKAGES = ("control_plane", "worker", "kernels", "clients", "pypto_serving")
 CPU = torch.device("cpu")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes.device.graphs import no_word_to_the_host
+from fakes.device.graphs import capturable
 
 from kernels.accelerator import attention, rows
 from kernels.accelerator.rows import BLOCK_ROWS, linear, rms_norm
@@ -41,7 +41,7 @@ def test_product_of_any_number_of_rows(dtype, random, num_rows):
 @pytest.mark.parametrize("num_rows", [1, 100])
 def test_implementations_ask_nothing_of_the_host(paged, random, num_rows):
     sequences = paged([num_rows])
-    with no_word_to_the_host():
+    with capturable():
         rms_norm(random(num_rows, 32), random(32), 1e-5)
         linear(random(num_rows, 32), random(16, 32), None)
         starts, positions = torch.tensor([0, num_rows]).int(), torch.arange(num_rows)

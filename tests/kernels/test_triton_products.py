@@ -18,7 +18,7 @@ from torch import Tensor
 if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
     pytest.skip("Triton is missing, or compiles", allow_module_level=True)
 
-from fakes.device.graphs import no_word_to_the_host
+from fakes.device.graphs import capturable
 from triton.runtime import interpreter
 
 from kernels.accelerator import triton_products as products
@@ -96,7 +96,7 @@ def test_all_rows_may_choose_one_expert(random):
 
 
 def test_tiles_ask_nothing_of_the_host():
-    with no_word_to_the_host():
+    with capturable():
         products._Tiles.of(torch.randint(0, 7, (150,)), 7)
 
 

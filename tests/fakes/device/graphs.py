@@ -13,7 +13,7 @@ from worker.batch import Hidden
 _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "repeat_interleave", "_unique", "unique", "item", "is_nonzero")
 
 
-class _NoWord(TorchDispatchMode):
+class _Capturable(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert not func.name().removeprefix("aten::").startswith(_WAITING), f"{func.name()} cannot be captured"
         if func.name().startswith(("aten::index.Tensor", "aten::index_put")):
@@ -22,9 +22,9 @@ class _NoWord(TorchDispatchMode):
 
 
 @contextmanager
-def no_word_to_the_host() -> Iterator[None]:
+def capturable() -> Iterator[None]:
     """Fails where an operator could not be captured into a graph."""
-    with _NoWord():
+    with _Capturable():
         yield
 
 
@@ -36,7 +36,7 @@ class FakeCapture:
 
     def __call__(self, launch: Callable[[], Hidden]) -> Callable[[], Hidden]:
         """A replay whose result are always the same tensors, as a device's graph has it."""
-        with no_word_to_the_host():
+        with capturable():
             output = launch()
 
         def replay() -> Hidden:
