@@ -33,12 +33,12 @@ class LinkedEngine:
     """
 
     def __init__(self, *addresses: str, links: dict[str, Any] | None = None, **scheduler_options: Any) -> None:
-        settings = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
+        options = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
         self.sink = RecordingSink()
         self.link_metrics = RecordedLinkMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
         self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
-        self.registry = WorkerRegistry(LinkOptions(**settings), LinkContext(self.engine, self.link_metrics, time.monotonic))
+        self.registry = WorkerRegistry(LinkOptions(**options), LinkContext(self.engine, self.link_metrics, time.monotonic))
         self._addresses = addresses
 
     async def __aenter__(self) -> "LinkedEngine":

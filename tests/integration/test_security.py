@@ -1,4 +1,4 @@
-"""Real processes with certificates and keys on every door."""
+"""Real processes with certificates and keys on every port."""
 
 import shutil
 import socket

@@ -78,7 +78,7 @@ def test_a_build_for_other_sources_is_not_loaded(
     assert extension.load() is None and not loaded
 
 
-def test_a_build_that_can_not_be_loaded_is_told_and_passed_over(folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_build_that_cannot_be_loaded_is_told_and_passed_over(folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
     add_build(folders[1], "avx2")
     with caplog.at_level(logging.WARNING):
         assert extension.load() is None
@@ -124,7 +124,7 @@ def test_a_missing_compiler_is_one_line(
     ]
 
 
-def test_a_cache_that_can_not_be_written_is_one_line(
+def test_a_cache_that_cannot_be_written_is_one_line(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()

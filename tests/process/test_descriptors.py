@@ -19,7 +19,7 @@ def test_hst_03_soft_limit_becomes_the_hard_one() -> None:
     assert _run(code).stdout == "(128, 128)\n"
 
 
-def test_hst_03_a_scraper_that_can_not_be_accepted_costs_no_core_and_is_served_later() -> None:
+def test_hst_03_a_scraper_that_cannot_be_accepted_costs_no_core_and_is_served_later() -> None:
     code = """if True:
         import socket, time
         from contextlib import suppress

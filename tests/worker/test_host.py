@@ -68,7 +68,7 @@ def test_group_without_a_limit(root: Path) -> None:
     assert free_host_bytes(root) == 32 * GIB
 
 
-def test_group_limit_less_what_is_used_and_can_not_be_reclaimed(root: Path) -> None:
+def test_group_limit_less_what_is_used_and_cannot_be_reclaimed(root: Path) -> None:
     write_group(root / "sys/fs/cgroup", 8 * GIB, 3 * GIB, inactive_file=GIB)
     assert free_host_bytes(root) == 6 * GIB
 

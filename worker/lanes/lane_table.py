@@ -19,7 +19,7 @@ from worker.step import Bools, CacheGroup, Ints, RunnerLimits, Step
 
 @dataclass(frozen=True, slots=True)
 class LaneOutcomes:
-    """What became of the lanes of a scheduled, as the host reads it."""
+    """What became of the lanes that ran, as the host reads it."""
 
     lanes: Ints  # [B]
     generations: Ints  # [B]

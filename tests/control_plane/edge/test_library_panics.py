@@ -47,7 +47,7 @@ async def test_tkz_09_a_panic_anywhere_in_a_call_ends_it(method: str, caplog: py
     assert caught.value.code() is grpc.StatusCode.INTERNAL and "PanicException" in caplog.text
 
 
-async def test_tkz_09_output_that_can_not_be_decoded_ends_its_request_only(model: Path, worker: FakeWorker) -> None:
+async def test_tkz_09_output_that_cannot_be_decoded_ends_its_request_only(model: Path, worker: FakeWorker) -> None:
     panicking_tokenizer().save(str(model / "tokenizer.json"))
     async with running(model, "--worker", worker.address) as server:
         stopping = pb.StoppingParams(max_tokens=1)

@@ -159,7 +159,7 @@ def test_a_sink_that_fails_does_not_stop_the_loop(monkeypatch):
     assert bench.sink.output_of("r") == solo(PROMPT, 20)
 
 
-def test_a_step_that_can_not_be_sent_resets_the_worker(monkeypatch):
+def test_a_step_that_cannot_be_sent_resets_the_worker(monkeypatch):
     bench = Bench()
     bench.submit(max_tokens=20)
     with monkeypatch.context() as patch:

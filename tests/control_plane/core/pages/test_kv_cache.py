@@ -165,7 +165,7 @@ def test_a_forgotten_cache_is_free():
     assert kv.counts().free == 16
 
 
-def test_a_sliding_group_limits_the_length_only_when_its_window_can_not_advance():
+def test_a_sliding_group_limits_the_length_only_when_its_window_cannot_advance():
     assert max_sequence_length([group(num_pages=10)]) == 40
     assert max_sequence_length([group(num_pages=10), group(num_pages=4, window=8)]) == 40
     assert max_sequence_length([group(num_pages=10), group(num_pages=3, window=8)]) == 12
@@ -194,7 +194,7 @@ def test_the_start_of_a_sequence_can_be_shared_without_a_prefix_cache():
     assert kv.counts().free == 16
 
 
-def test_what_a_window_lost_can_not_be_shared():
+def test_what_a_window_lost_cannot_be_shared():
     kv = KVCacheManager([group(), group(window=4)], 1)
     _, pages = admit(kv, list(range(16)))
     kv.grow(pages, 16)

@@ -63,7 +63,7 @@ async def test_an_id_belongs_to_the_name_of_a_key(service: Service) -> None:
     assert await other.abort("mine")
 
 
-async def test_what_a_tenant_sent_can_not_be_told_from_the_cache(service: Service) -> None:
+async def test_what_a_tenant_sent_cannot_be_told_from_the_cache(service: Service) -> None:
     acme, rotated, someone = (Tenant(service, key) for key in ("acme-1", "acme-2", "someone"))
 
     async def num_cached(tenant: Tenant, **fields: object) -> int:

@@ -90,7 +90,7 @@ async def test_a_worker_certificate_may_carry_a_name_of_its_own(
 
 
 @pytest.mark.parametrize("fault", ["foreign worker", "plain worker", "plain control plane"])
-async def test_a_worker_that_can_not_be_trusted_gets_no_work(
+async def test_a_worker_that_cannot_be_trusted_gets_no_work(
     model: Path, worker: FakeWorker, certificates: CertificateDirectory, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = worker_flags(certificates.issue("control"))

@@ -54,7 +54,7 @@ def _end(streams: RequestStreams) -> None:
     streams.publish([RequestFailed("x", Failure.CANCELLED, "taken over")])
 
 
-async def test_a_stranger_can_not_take_an_id_between_two_take_overs(
+async def test_a_stranger_cannot_take_an_id_between_two_take_overs(
     streams: RequestStreams, engine: Engine, tasks: list[asyncio.Task[None]]
 ) -> None:
     tasks.append(asyncio.create_task(_call(streams)))

@@ -39,7 +39,7 @@ def test_txt_02_invalid_bytes_are_replaced_at_once() -> None:
     assert pieces == ["a", "\ufffd", "b", "\ufffd", "\ufffd", "c", ""]
 
 
-def test_half_a_surrogate_can_not_become_a_character() -> None:
+def test_half_a_surrogate_cannot_become_a_character() -> None:
     assert pieces_of(byte_tokenizer(), [0xED, 0xA0, 0x61]) == ["", "\ufffd\ufffd", "a", ""]
     assert "".join(pieces_of(byte_tokenizer(), b"a", prompt=[0xED, 0xA0])) == "a"
 

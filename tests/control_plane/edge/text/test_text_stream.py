@@ -54,7 +54,7 @@ def test_stop_08_stop_strings_are_not_looked_at_before_min_tokens() -> None:
     assert run(byte_stream(rules), b"xayzaw") == ("xayz", "a", 5)
 
 
-def test_stop_08_a_stop_string_can_not_begin_in_text_that_was_shown() -> None:
+def test_stop_08_a_stop_string_cannot_begin_in_text_that_was_shown() -> None:
     rules = TextRules(stops=StopStrings(["ab", "y"]), min_tokens=3)
     assert run(byte_stream(rules), b"xabyw") == ("xab", "y", 4)
 

@@ -213,7 +213,7 @@ async def test_without_a_worker_requests_end_after_the_grace() -> None:
         await engine.assert_comes_to_rest()
 
 
-async def test_a_lane_that_can_not_go_on_takes_nobody_with_it() -> None:
+async def test_a_lane_that_cannot_go_on_takes_nobody_with_it() -> None:
     async with _workers({6: WorkerFault.LANE_ERROR}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))

@@ -72,12 +72,12 @@ async def test_ignore_eos_has_no_place_beside_a_constraint() -> None:
     assert str(await refusal(spec)).startswith("stopping.ignore_eos is set beside constraint")
 
 
-async def test_a_model_without_end_tokens_can_not_be_constrained() -> None:
+async def test_a_model_without_end_tokens_cannot_be_constrained() -> None:
     error = await refusal(pb.GenerationSpec(text="x", constraint=alternatives("a")), served_model(end_token_ids=frozenset()))
     assert (error.code, "has no end tokens" in str(error)) == (grpc.StatusCode.FAILED_PRECONDITION, True)
 
 
-async def test_a_model_whose_tokens_stand_for_no_bytes_can_not_be_constrained() -> None:
+async def test_a_model_whose_tokens_stand_for_no_bytes_cannot_be_constrained() -> None:
     inner = tokenizers.Tokenizer(models.WordLevel({"x": 0, "[UNK]": 1}, unk_token="[UNK]"))
     inner.decoder = decoders.WordPiece()
     model = served_model(tokenizer=Tokenizer(inner, SPECIAL_TOKENS))

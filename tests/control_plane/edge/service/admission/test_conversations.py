@@ -95,7 +95,7 @@ async def test_tpl_02_an_object_that_would_be_written_as_python_is_text() -> Non
     assert await prompt_of(careless, called('{"a":  null}')) == '{"a":  null}'
 
 
-async def test_tpl_02_text_beside_a_call_that_the_template_can_not_write_is_refused() -> None:
+async def test_tpl_02_text_beside_a_call_that_the_template_cannot_write_is_refused() -> None:
     assert "does not write messages[1].tool_calls[0]" in await refused(DEEPSEEK_STYLE, USER, called(content="Well"), ANSWER)
 
 
@@ -209,7 +209,7 @@ async def test_tpl_09_the_output_goes_on_with_the_last_message(template: str, co
         (pb.ChatMessage(role="assistant", content="<think>a</think>b"), {}, "chat.messages: the chat template refuses them: "),
     ],
 )
-async def test_tpl_09_a_message_that_can_not_be_continued_is_refused(last: pb.ChatMessage, fields: dict[str, Any], message: str) -> None:
+async def test_tpl_09_a_message_that_cannot_be_continued_is_refused(last: pb.ChatMessage, fields: dict[str, Any], message: str) -> None:
     assert (await refused(QWEN_STYLE, USER, last, continue_final_message=True, **fields))[: len(message)] == message
 
 

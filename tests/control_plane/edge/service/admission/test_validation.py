@@ -1,4 +1,4 @@
-"""The cases of validation that go through the stub, up to the engine's door."""
+"""The cases of validation that go through the stub, up to the engine."""
 
 import grpc
 import pytest

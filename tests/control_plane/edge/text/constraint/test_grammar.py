@@ -69,7 +69,7 @@ def test_a_lark_grammar_may_recur() -> None:
     assert accepts(grammar, "[1,[2,[]],33]") and not accepts(grammar, "[1,]")
 
 
-def test_a_grammar_can_not_take_back_what_we_set() -> None:
+def test_a_grammar_cannot_take_back_what_we_set() -> None:
     constraint = constraint_of(lark_grammar('%llguidance {"no_forcing": false}\nstart: "x"{1000000}'))
     assert allowed_ids(constraint) == {ord("x")}
 
