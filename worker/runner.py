@@ -171,7 +171,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def rehearse(self, share: int = 1) -> None:
-        """ScheduledLanes the prefill, a decode and the sampler once more; otherwise as `warm_up`."""
+        """Run the prefill, a decode and the sampler once more; otherwise as `warm_up`."""
         for step in warm_up_steps(self._limits, self._cache.groups, share):
             check_warm_up(self.execute(step))
         self.reset()
