@@ -47,11 +47,11 @@ def start_worker(cleanup: AsyncExitStack) -> StartWorker:
 def make_registry(cleanup: AsyncExitStack, events: RecordedEvents, metrics: RecordedLinkMetrics) -> MakeRegistry:
     """Make a registry with short pauses; arguments: addresses, announce_lease_seconds, and those of LinkOptions."""
 
-    def make(*addresses: str, announce_lease_seconds: float = 10.0, **settings: object) -> WorkerRegistry:
+    def make(*addresses: str, announce_lease_seconds: float = 10.0, **options: object) -> WorkerRegistry:
         defaults = {"control_plane_id": "ours", "model_fingerprint": "model"}
         pauses = {"redial": Backoff(0.01, 0.05), "refused": Backoff(0.01, 0.05), "handshake_seconds": 0.5}
-        link_settings = LinkOptions(**{**defaults, **pauses, **settings})
-        registry = WorkerRegistry(link_settings, LinkContext(events, metrics, time.monotonic), announce_lease_seconds)
+        link_options = LinkOptions(**{**defaults, **pauses, **options})
+        registry = WorkerRegistry(link_options, LinkContext(events, metrics, time.monotonic), announce_lease_seconds)
         cleanup.push_async_callback(registry.stop)
         registry.start(addresses)
         return registry
