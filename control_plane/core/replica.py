@@ -44,7 +44,7 @@ ScheduledRun = tuple[Sequence, int, int, bool]
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A step in flight."""
+    """What is kept of a step from when it is sent until its result comes."""
 
     step_id: int
     sent_time: float
