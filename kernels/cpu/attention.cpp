@@ -9,7 +9,8 @@
 //
 // Products are those of multiply.h: of pairs in bf16 where the CPU has them, else of elements widened to fp32; sums are fp32.
 // All arithmetic of a row runs over its own keys, tile by tile, in one fixed order. A tile outside what the row sees changes nothing, nor
-// does a key in its tile that it must not see: its probability is zero, and where zero times its value would not be zero, the value is cleared.
+// does a key in its tile that it must not see: its probability is zero, and where zero times its value would not be zero,
+// the value is cleared.
 
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -65,7 +66,11 @@ template <typename T>
 class Attention {
  public:
   explicit Attention(const Problem& problem)
-      : problem_(problem), group_(problem.group()), width_(problem.head_dim()), padded_(whole_vectors(width_)), depth_(padded_ / kDepthPerWord<T>) {
+      : problem_(problem),
+        group_(problem.group()),
+        width_(problem.head_dim()),
+        padded_(whole_vectors(width_)),
+        depth_(padded_ / kDepthPerWord<T>) {
     const int64_t rows = std::max(kMaxRows, group_);
     q_.resize(rows * depth_);
     accumulator_.resize(rows * padded_);
@@ -199,15 +204,17 @@ class Attention {
     store(denominator, load(denominator) * rescale + ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])));
     store_probabilities<T>(lanes, scores);
     running_max_[row] = running_max;
+    float* sums = &accumulator_[row * padded_];
     if (rescale != 1.0f)
-      for (int64_t i = 0; i < padded_; i += kLanes) store(&accumulator_[row * padded_ + i], load(&accumulator_[row * padded_ + i]) * rescale);
+      for (int64_t i = 0; i < padded_; i += kLanes) store(sums + i, load(sums + i) * rescale);
   }
 
   // Adds the values of a tile, times the probabilities, to the accumulators of a kv head's rows.
   void accumulate(const Task& task, int64_t first_row, int64_t start, Prefetch& next_values) {
     float* accumulator = &accumulator_[first_row * padded_];
     if (!hides(task, start) || all_finite<T>(values_.data(), padded_)) {
-      multiply_add<T, kProbabilityParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, accumulator, task.count * group_, kValueWords, next_values);
+      multiply_add<T, kProbabilityParts<T>>(scores_.data(), kKeyTile, values_.data(), padded_, accumulator, task.count * group_,
+                                            kValueWords, next_values);
       return;
     }
     for (int64_t query = 0; query < task.count; ++query) {
@@ -215,8 +222,8 @@ class Attention {
       std::vector<float> visible = values_;
       clear_values_outside<T>(first, end, padded_, visible.data());
       const int64_t row = query * group_;
-      multiply_add<T, kProbabilityParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_, accumulator + row * padded_, group_, kValueWords,
-                                       next_values);
+      multiply_add<T, kProbabilityParts<T>>(&scores_[row * kKeyTile], kKeyTile, visible.data(), padded_,
+                                            accumulator + row * padded_, group_, kValueWords, next_values);
     }
   }
 
@@ -231,7 +238,8 @@ class Attention {
   void finish(const Task& task) {
     T* out = problem_.out.mutable_data_ptr<T>();
     for (int64_t row = 0; row < task.heads * task.count * group_; ++row)
-      store_result(&accumulator_[row * padded_], sum_lanes(load(&denominator_[row * kLanes])), width_, padded_, out + head_of(task, row) * width_);
+      store_result(&accumulator_[row * padded_], sum_lanes(load(&denominator_[row * kLanes])), width_, padded_,
+                   out + head_of(task, row) * width_);
   }
 
   const Problem& problem_;

@@ -1,4 +1,5 @@
-// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, probabilities too, and its results back.
+// Bringing 64 keys and values from the cache's rows into the shapes that attention multiplies with, probabilities too, and its
+// results back.
 #pragma once
 
 #include "multiply.h"
@@ -225,7 +226,8 @@ void store_probabilities(const Floats (&lanes)[4], float* words) {
   for (int v = 0; v < 4; ++v) store(words + v * kLanes, lanes[v]);
 }
 
-// The accumulator over the denominator. A zero is stored as +0: adding products with a probability of zero may or may not have turned a -0 around.
+// The accumulator over the denominator. A zero is stored as +0: adding products with a probability of zero may or may
+// not have turned a -0 around.
 template <typename T>
 void store_result(const float* accumulator, float denominator, int64_t width, int64_t padded, T* out) {
   for (int64_t first = 0; first < padded; first += kLanes * kPerWord<T>) {

@@ -102,7 +102,8 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& panels, const st
         multiply_all<Method>(rows.template const_data_ptr<typename Method::Input>(), num_rows, panels.template const_data_ptr<T>(), depth,
                              panels.size(0), [=](int64_t row, int64_t count, int64_t panel, const float* sums) {
                                Floats added[2] = {};
-                               for (int64_t half = 0; offsets && half < 2; ++half) added[half] = load(offsets + panel * kPanel + half * kLanes);
+                               for (int64_t half = 0; offsets && half < 2; ++half)
+                                 added[half] = load(offsets + panel * kPanel + half * kLanes);
                                put(sums, count, panel, added, to + row * width, width);
                              });
       };

@@ -37,7 +37,8 @@ std::tuple<at::Tensor, at::Tensor> quantize_int8(const at::Tensor& weight) {
         const float scale = std::max(largest(from + row * depth, depth) / kLevels, kLeastScale);
         scales.mutable_data_ptr<float>()[row] = scale;
         for (int64_t k = 0; k < depth; k += kLanes)
-          store_bytes(levels.mutable_data_ptr<int8_t>() + row * depth + k, nearest(load(from + row * depth + k, depth - k) / scale), depth - k);
+          store_bytes(levels.mutable_data_ptr<int8_t>() + row * depth + k,
+                      nearest(load(from + row * depth + k, depth - k) / scale), depth - k);
       }
     });
   });
@@ -70,7 +71,8 @@ void quantize_group(const T* from, int64_t count, uint8_t* levels, c10::BFloat16
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_int4(const at::Tensor& weight, int64_t group) {
-  TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.size(1) % group == 0, "quantize_int4: weight must be contiguous, [N, K], of whole groups");
+  TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.size(1) % group == 0, 
+              "quantize_int4: weight must be contiguous, [N, K], of whole groups");
   const int64_t depth = weight.size(1), groups = depth / group;
   at::Tensor levels = at::empty(weight.sizes(), weight.options().dtype(at::kByte));
   at::Tensor scales = at::empty({weight.size(0), groups}, weight.options().dtype(at::kBFloat16));
@@ -87,8 +89,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_int4(const at::Tensor& w
 }
 
 std::tuple<at::Tensor, at::Tensor> pack_int8(const at::Tensor& levels) {
-  TORCH_CHECK(levels.dim() == 2 && levels.is_contiguous() && levels.scalar_type() == at::kChar, "pack_int8: levels must be contiguous int8, [N, K]");
-  const int64_t count = levels.size(0), depth = levels.size(1), padded = (depth + kTile - 1) / kTile * kTile, num_panels = (count + kPanel - 1) / kPanel;
+  TORCH_CHECK(levels.dim() == 2 && levels.is_contiguous() && levels.scalar_type() == at::kChar,
+              "pack_int8: levels must be contiguous int8, [N, K]");
+  const int64_t count = levels.size(0), depth = levels.size(1), padded = (depth + kTile - 1) / kTile * kTile;
+  const int64_t num_panels = (count + kPanel - 1) / kPanel;
   at::Tensor panels = allocate_panels({num_panels, padded / kWord, kPanel, kWord}, levels.options());
   at::Tensor offsets = at::empty({num_panels * kPanel}, levels.options().dtype(at::kInt));
   at::parallel_for(0, num_panels, rows_of_grain(depth * kPanel), [&](int64_t panel, int64_t end) {
@@ -101,7 +105,8 @@ std::tuple<at::Tensor, at::Tensor> pack_int8(const at::Tensor& levels) {
       Ints sums[kVectors] = {};
       for (int64_t word = 0; word < padded / kWord; ++word)
         for (int64_t v = 0; v < kVectors; ++v)
-          sums[v] = add_products(sums[v], reinterpret_cast<Ints>(Words{} + 0x80808080u), load_bytes(to + (word * kVectors + v) * sizeof(Ints)));
+          sums[v] = add_products(sums[v], reinterpret_cast<Ints>(Words{} + 0x80808080u),
+                                 load_bytes(to + (word * kVectors + v) * sizeof(Ints)));
       std::memcpy(offsets.mutable_data_ptr<int32_t>() + panel * kPanel, sums, sizeof(sums));
     }
   });

@@ -121,7 +121,8 @@ at::Tensor int4_linear(const at::Tensor& x, const at::Tensor& panels, const at::
   const Rows rows{levels.const_data_ptr<uint8_t>(), row_scales.const_data_ptr<float>(), row_sums.const_data_ptr<int32_t>()};
   with_element_type(scales, "int4_linear", [&](auto scale) {
     using Scale = decltype(scale);
-    const Weights<Scale> weights{panels.const_data_ptr<uint8_t>(), scales.const_data_ptr<Scale>(), zeros ? zeros->const_data_ptr<uint8_t>() : nullptr,
+    const Weights<Scale> weights{panels.const_data_ptr<uint8_t>(), scales.const_data_ptr<Scale>(),
+                                 zeros ? zeros->const_data_ptr<uint8_t>() : nullptr,
                                  bias ? bias->const_data_ptr<float>() : nullptr, depth, groups, width};
     with_element_type(out, "int4_linear", [&](auto element) {
       auto* to = out.mutable_data_ptr<decltype(element)>();

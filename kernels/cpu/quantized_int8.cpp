@@ -104,7 +104,8 @@ void multiply(const Rows& rows, const Weights& weights, int64_t num_panels, bool
 // x [T, K], panels [P, K' / 4, 32, 4], scales and bias [N], offsets [P * 32] -> [T, N] of type `dtype`; see kernels.ops.
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& panels, const at::Tensor& scales, const at::Tensor& offsets,
                        const std::optional<at::Tensor>& bias, at::ScalarType dtype, bool brgemm) {
-  TORCH_CHECK(x.dim() == 2 && x.stride(1) == 1 && panels.dim() == 4 && panels.is_contiguous(), "int8_linear: x must be [T, K], weights packed");
+  TORCH_CHECK(x.dim() == 2 && x.stride(1) == 1 && panels.dim() == 4 && panels.is_contiguous(),
+              "int8_linear: x must be [T, K], weights packed");
   const int64_t num_rows = x.size(0), width = scales.size(0), depth = panels.size(1) * kQuad, num_panels = panels.size(0);
   TORCH_CHECK(x.size(1) <= depth && depth < x.size(1) + 64 && (width + kPanel - 1) / kPanel == num_panels, "int8_linear: x of ", x.size(1),
               " columns and ", width, " scales for packed weights ", panels.sizes());

@@ -38,4 +38,4 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise StartUpError(f"cannot listen on {host}:{port}: {error.strerror}", exit_code=1) from None
+        raise StartUpError(f"cannot listen on {join_address(host, port)}: {error.strerror}", exit_code=1) from None

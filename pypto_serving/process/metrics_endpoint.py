@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import prometheus_client
 from prometheus_client.registry import Collector
 
+from pypto_serving.process.address import join_address
 from pypto_serving.process.descriptors import DescriptorWatch
 from pypto_serving.process.start_up import StartUpError
 
@@ -98,6 +99,6 @@ def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: fl
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server = _ScrapeServer(family, address, handler)
     except OSError as error:
-        raise StartUpError(f"cannot serve metrics on {host}:{port}: {error.strerror}", exit_code=1) from None
+        raise StartUpError(f"cannot serve metrics on {join_address(host, port)}: {error.strerror}", exit_code=1) from None
     server.set_app(prometheus_client.make_wsgi_app(registry))
     return MetricsEndpoint(server)

@@ -2,8 +2,10 @@ import socket
 
 import grpc.aio
 import pytest
+from prometheus_client import CollectorRegistry
 
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind, check_port
+from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
 
 
@@ -20,3 +22,10 @@ def test_a_taken_port_is_known_beforehand() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="cannot listen on") as refusal:
         check_port("127.0.0.1", holder.getsockname()[1])
     assert refusal.value.exit_code == 1 and "\n" not in str(refusal.value)
+
+
+def test_an_address_of_ipv6_is_named_in_brackets() -> None:
+    with pytest.raises(StartUpError, match=r"cannot listen on \[2001:db8::1\]:50051: "):
+        check_port("2001:db8::1", 50051)
+    with pytest.raises(StartUpError, match=r"cannot serve metrics on \[2001:db8::1\]:9400: "):
+        serve_metrics(CollectorRegistry(), "2001:db8::1", 9400)

@@ -36,8 +36,8 @@ def outputs() -> Outputs:
 
 @pytest.fixture
 async def thread(outputs: Outputs) -> AsyncIterator[EngineThread]:
-    settings = EngineThreadOptions(SchedulerOptions(), EngineOptions(), LinkOptions("ours", "model"), [], "127.0.0.1", 0)
-    thread = EngineThread(settings, EngineRecorder(), LinkRecorder())
+    options = EngineThreadOptions(SchedulerOptions(), EngineOptions(), LinkOptions("ours", "model"), [], "127.0.0.1", 0)
+    thread = EngineThread(options, EngineRecorder(), LinkRecorder())
     await thread.start(outputs)
     yield thread
     await thread.stop()
