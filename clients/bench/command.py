@@ -5,10 +5,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.bench.arrivals import Arrivals, Process, Trace, read_trace
+from clients.bench.goodput import Limits
 from clients.cli.command import Command, ExitCode, UsageError
 from clients.cli.connection_flags import credentials, targets
 from pypto_serving.process.argument_types import number, positive_seconds, seconds
@@ -16,10 +18,14 @@ from pypto_serving.process.argument_types import number, positive_seconds, secon
 if TYPE_CHECKING:
     from clients.bench.load import Workload
     from clients.bench.sweep import Level, LevelOutcome
+    from clients.results import Model
 
 _DEFINITIONS = """TTFT: from sending a request to its first token. ITL: the gap between two streamed tokens.
 TPOT: (end to end - TTFT) / (tokens - 1).
-Rates run from the first request sent to the last one ended. Failed requests are counted apart and are in no figure."""
+Rates run from the first request sent to the last one ended. Failed requests are counted apart and are in no figure.
+Goodput: requests per second that end well and meet every limit; e2el is end to end."""
+_LIMITS = tuple(limit.name for limit in fields(Limits))
+_MIN_BURSTINESS, _MAX_BURSTINESS = 0.01, 1.0
 
 
 class Bench(Command):
@@ -35,7 +41,19 @@ class Bench(Command):
         load.add_argument(
             "--rate", type=number, metavar="R", help="instead: R requests per second at random times, however many are in flight"
         )
-        load.add_argument("--requests", type=int, metavar="N", help="measured requests per level (4 x concurrency, at least 8)")
+        load.add_argument("--arrivals", choices=tuple(map(str, Process)), help="how those times are distributed (poisson)")
+        load.add_argument(
+            "--burstiness",
+            type=number,
+            metavar="X",
+            help="gamma shape of the gaps of bursty arrivals; 1 is Poisson, less is burstier (0.25)",
+        )
+        load.add_argument(
+            "--trace", type=_trace, metavar="FILE", help="instead: replay JSON lines of at_seconds, prompt_tokens and max_tokens"
+        )
+        load.add_argument(
+            "--requests", type=int, metavar="N", help="measured requests per level (4 x concurrency, at least 8; all of a trace)"
+        )
         load.add_argument("--warmup", type=int, metavar="N", help="requests before each level that are not measured (as many as streams)")
         load.add_argument(
             "--max-seconds", type=seconds, default=600.0, metavar="S", help="no new request of a level after that (%(default)s)"
@@ -55,6 +73,14 @@ class Bench(Command):
         outcome.add_argument(
             "--metrics", metavar="URL", help="the server's Prometheus endpoint: counts must agree, or the exit status is 1"
         )
+        outcome.add_argument(
+            "--goodput",
+            type=_limit,
+            nargs="+",
+            default=[],
+            metavar="NAME:MS",
+            help=f"limits of goodput: {', '.join(_LIMITS)}, as in ttft_ms:200",
+        )
         outcome.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -69,6 +95,25 @@ def _counts(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers above 0")
     return tuple(map(int, parts))
+
+
+def _trace(text: str) -> Trace:
+    try:
+        return read_trace(Path(text))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition(":")
+    if name not in _LIMITS:
+        raise argparse.ArgumentTypeError(f"{text}: the limits are {', '.join(_LIMITS)}, each as NAME:MILLISECONDS")
+    milliseconds = number(value)
+    if milliseconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text}: {value} is not above 0")
+    return name, milliseconds
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -87,8 +132,33 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')}: {value} is not above 0")
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise UsageError(f"--json: there is no directory {arguments.json.parent}")
-    if not 0 <= arguments.shared_prefix <= arguments.prompt_tokens:
-        raise UsageError(f"--shared-prefix: {arguments.shared_prefix} is not within --prompt-tokens {arguments.prompt_tokens}")
+    longest = max(prompt_tokens for prompt_tokens, _ in _lengths(arguments))
+    if not 0 <= arguments.shared_prefix <= longest:
+        flag = "the longest prompt of --trace," if arguments.trace else "--prompt-tokens"
+        raise UsageError(f"--shared-prefix: {arguments.shared_prefix} is not within {flag} {longest}")
+    _check_arrivals(arguments)
+    names = [name for name, _ in arguments.goodput]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--goodput: {name} is given {names.count(name)} times")
+
+
+def _check_arrivals(arguments: argparse.Namespace) -> None:
+    if arguments.trace is not None and arguments.rate is not None:
+        raise UsageError(f"--rate: {arguments.rate:g} and a --trace, which has its own times, exclude each other")
+    if arguments.arrivals is not None and arguments.rate is None:
+        raise UsageError(f"--arrivals: {arguments.arrivals} needs a --rate")
+    if arguments.burstiness is None:
+        return
+    if arguments.arrivals != Process.BURSTY:
+        raise UsageError(f"--burstiness: {arguments.burstiness:g} is of --arrivals {Process.BURSTY} only")
+    if not _MIN_BURSTINESS <= arguments.burstiness <= _MAX_BURSTINESS:
+        raise UsageError(f"--burstiness: {arguments.burstiness:g} is not a number from {_MIN_BURSTINESS:g} to {_MAX_BURSTINESS:g}")
+
+
+def _lengths(arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    trace: Trace | None = arguments.trace
+    return trace.lengths if trace else [(arguments.prompt_tokens, arguments.max_tokens)]
 
 
 async def _measure(arguments: argparse.Namespace) -> "list[LevelOutcome]":
@@ -104,12 +174,12 @@ async def _measure(arguments: argparse.Namespace) -> "list[LevelOutcome]":
         AsyncClient(targets(arguments), connect_seconds=0.0, resume_seconds=0.0, credentials=shown) as client,
     ):
         (model, *_), server = await control.models(), await control.server()
-        length = workload.prompt_tokens + workload.max_tokens
-        if model.max_model_len and length > model.max_model_len:
-            raise UsageError(f"--prompt-tokens + --max-tokens: {length} is above the model's {model.max_model_len}")
-        print(f"{model.name}, {server.num_workers} workers, {workload.prompt_tokens} prompt tokens, {workload.max_tokens} generated")
+        _check_lengths(arguments, model)
+        lengths = f"{workload.prompt_tokens} prompt tokens, {workload.max_tokens} generated"
+        print(f"{model.name}, {server.num_workers} workers, {arguments.trace.name if arguments.trace else lengths}")
+        limits = Limits(**dict(arguments.goodput)) if arguments.goodput else None
         try:
-            async for outcome in Sweep(client, model, workload, arguments.metrics).run(_levels(arguments)):
+            async for outcome in Sweep(client, model, workload, arguments.metrics, limits).run(_levels(arguments)):
                 print(table(outcome.summary))
                 if outcome.counted is not None:
                     print(comparison(outcome.summary.received, outcome.counted))
@@ -118,9 +188,19 @@ async def _measure(arguments: argparse.Namespace) -> "list[LevelOutcome]":
         except (OSError, ValueError) as error:
             raise UsageError(f"--metrics: {arguments.metrics}: {error}") from error
     if arguments.json is not None:
-        report = {"model": asdict(model), "server": asdict(server), "workload": asdict(workload), "levels": list(map(asdict, outcomes))}
+        asked = asdict(workload)
+        if arguments.trace:
+            asked |= {"trace": arguments.trace.file_name, "prompt_tokens": None, "max_tokens": None}
+        report = {"model": asdict(model), "server": asdict(server), "workload": asked, "levels": list(map(asdict, outcomes))}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     return outcomes
+
+
+def _check_lengths(arguments: argparse.Namespace, model: "Model") -> None:
+    longest = max(map(sum, _lengths(arguments)))
+    if model.max_model_len and longest > model.max_model_len:
+        flags = "--trace: prompt_tokens + max_tokens" if arguments.trace else "--prompt-tokens + --max-tokens"
+        raise UsageError(f"{flags}: {longest} is above the model's {model.max_model_len}")
 
 
 def _workload(arguments: argparse.Namespace) -> "Workload":
@@ -139,9 +219,21 @@ def _workload(arguments: argparse.Namespace) -> "Workload":
 def _levels(arguments: argparse.Namespace) -> "list[Level]":
     from clients.bench.sweep import Level
 
+    schedule = _schedule(arguments)
+
     def level(concurrency: int) -> Level:
         num_requests = arguments.requests or max(8, 4 * concurrency)
+        if arguments.trace:
+            num_requests = min(arguments.requests or len(arguments.trace.requests), len(arguments.trace.requests))
         num_warm_up = concurrency if arguments.warmup is None else arguments.warmup
-        return Level(num_requests, num_warm_up, arguments.max_seconds, concurrency, arguments.rate)
+        return Level(num_requests, num_warm_up, arguments.max_seconds, concurrency, schedule)
 
-    return [level(1)] if arguments.rate is not None else [level(concurrency) for concurrency in arguments.concurrency]
+    return [level(1)] if schedule is not None else [level(concurrency) for concurrency in arguments.concurrency]
+
+
+def _schedule(arguments: argparse.Namespace) -> Arrivals | Trace | None:
+    if arguments.rate is None:
+        trace: Trace | None = arguments.trace
+        return trace
+    details = {} if arguments.burstiness is None else {"burstiness": arguments.burstiness}
+    return Arrivals(arguments.rate, Process(arguments.arrivals or Process.POISSON), seed=arguments.seed, **details)

@@ -27,16 +27,23 @@ class Workload:
 
     def requests(self, model: Model, level: str, count: int) -> list[Request]:
         """`count` requests with random prompts: no two share a page beyond the shared prefix. The same arguments give the same ones."""
+        return self.requests_of(model, level, [(self.prompt_tokens, self.max_tokens)] * count)
+
+    def requests_of(self, model: Model, level: str, lengths: Sequence[tuple[int, int]]) -> list[Request]:
+        """The same with `lengths` of each prompt and answer; a prompt shorter than the shared prefix is a part of it."""
         # Whatever ends a text would be an odd thing to find in a prompt.
         vocabulary = sorted(set(range(model.vocab_size)) - set(model.end_token_ids))
         prefix = _draw(f"{self.seed} prefix", vocabulary, self.shared_prefix_tokens)
-        num_own = self.prompt_tokens - self.shared_prefix_tokens
-        return [self._request(prefix + _draw(f"{self.seed} {level} {index}", vocabulary, num_own), index) for index in range(count)]
+        requests = []
+        for index, (prompt_tokens, max_tokens) in enumerate(lengths):
+            own = _draw(f"{self.seed} {level} {index}", vocabulary, max(0, prompt_tokens - self.shared_prefix_tokens))
+            requests.append(self._request(prefix[:prompt_tokens] + own, max_tokens, index))
+        return requests
 
-    def _request(self, token_ids: list[int], index: int) -> Request:
+    def _request(self, token_ids: list[int], max_tokens: int, index: int) -> Request:
         return Request(
             token_ids=token_ids,
-            max_tokens=self.max_tokens,
+            max_tokens=max_tokens,
             ignore_eos=True,
             temperature=self.temperature,
             seed=self.seed + index,
@@ -66,27 +73,20 @@ async def closed_loop(send: Send, requests: Sequence[Request], concurrency: int,
     return timelines
 
 
-async def open_loop(send: Send, requests: Sequence[Request], rate: float, max_seconds: float, seed: int) -> list[Timeline]:
-    """Send `rate` requests per second at random times (a Poisson process), however many are in flight."""
+async def open_loop(send: Send, requests: Sequence[Request], times: Sequence[float], max_seconds: float) -> list[Timeline]:
+    """Send each request at its time, in seconds from now, however many are in flight; each timeline says how late that was."""
     timelines: list[Timeline] = []
 
-    async def once(request: Request) -> None:
-        timelines.append(await send(request))
+    async def once(request: Request, due: float) -> None:
+        timeline = await send(request)
+        timeline.lateness_seconds = max(0.0, timeline.started_at - due)
+        timelines.append(timeline)
 
-    began = time.monotonic()
+    began = time.perf_counter()  # the clock of timelines
     async with asyncio.TaskGroup() as group:
-        for request, arrival in zip(requests, arrivals(rate, len(requests), seed), strict=True):
+        for request, arrival in zip(requests, times, strict=True):
             if arrival > max_seconds:
                 break
-            await asyncio.sleep(began + arrival - time.monotonic())
-            group.create_task(once(request))
+            await asyncio.sleep(began + arrival - time.perf_counter())
+            group.create_task(once(request, began + arrival))
     return timelines
-
-
-def arrivals(rate: float, count: int, seed: int) -> list[float]:
-    """Times of `count` arrivals, in seconds from the beginning."""
-    generator = random.Random(seed)
-    times = [0.0]
-    while len(times) < count:
-        times.append(times[-1] + generator.expovariate(rate))
-    return times[:count]

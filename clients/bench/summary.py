@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clients.bench.goodput import Goodput, Limits
 from clients.bench.server_counts import TokenCounts
 from clients.bench.timeline import Timeline
+
+#: An open loop that sends later than that, at p99, offers another load than it was asked for.
+_MAX_LATENESS_SECONDS = 0.010
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,10 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One load level. Times and rates are those of requests that ended well, `received` counts the tokens of all."""
+    """One load level. Times and rates are those of requests that ended well, `received` counts the tokens of all.
+
+    `lateness` is the load generator's own, of sending all requests; None in closed loop.
+    """
 
     level: str
     num_requests: int
@@ -44,18 +51,21 @@ class Summary:
     per_token: Distribution | None
     gap: Distribution | None
     end_to_end: Distribution | None
+    lateness: Distribution | None = None
+    goodput: Goodput | None = None
 
     @property
     def num_failures(self) -> int:
         return sum(self.failures.values())
 
 
-def summarize(level: str, timelines: Sequence[Timeline]) -> Summary:
+def summarize(level: str, timelines: Sequence[Timeline], limits: Limits | None = None) -> Summary:
     """Summarize a level of at least one request; its time runs from the first request sent to the last one ended."""
     good = [timeline for timeline in timelines if not timeline.failure]
     seconds = max(timeline.ended_at for timeline in timelines) - min(timeline.started_at for timeline in timelines)
     output_tokens = sum(timeline.num_tokens for timeline in good)
     prompt_tokens = sum(timeline.prompt_tokens for timeline in good)
+    num_in_time = sum(limits.are_met_by(timeline) for timeline in good) if limits else 0
     return Summary(
         level=level,
         num_requests=len(timelines),
@@ -69,6 +79,8 @@ def summarize(level: str, timelines: Sequence[Timeline]) -> Summary:
         per_token=Distribution.of([timeline.seconds_per_token for timeline in good if timeline.seconds_per_token is not None]),
         gap=Distribution.of([gap for timeline in good for gap in timeline.gaps]),
         end_to_end=Distribution.of([timeline.end_to_end_seconds for timeline in good]),
+        lateness=Distribution.of([timeline.lateness_seconds for timeline in timelines if timeline.lateness_seconds is not None]),
+        goodput=Goodput(limits, num_in_time, num_in_time / seconds) if limits else None,
     )
 
 
@@ -84,6 +96,12 @@ def table(summary: Summary) -> str:
         _row("ITL", summary.gap),
         _row("end to end", summary.end_to_end),
     ]
+    if goodput := summary.goodput:
+        within = f"{goodput.num_requests} of {summary.num_requests} requests within {goodput.limits}"
+        lines.append(f"  goodput {goodput.requests_per_second:.2f} requests/s: {within}")
+    if summary.lateness and summary.lateness.p99 > _MAX_LATENESS_SECONDS:
+        late = f"{summary.lateness.p50 * 1000:.1f} ms late at p50, {summary.lateness.p99 * 1000:.1f} ms at p99"
+        lines.append(f"  schedule NOT kept: requests were sent {late} (limit {_MAX_LATENESS_SECONDS * 1000:.0f} ms)")
     lines += [f"  failed: {count} x {failure}" for failure, count in summary.failures.items()]
     return "\n".join(lines)
 

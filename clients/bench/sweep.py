@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from clients.async_client import AsyncClient
+from clients.bench.arrivals import Arrivals, Trace
+from clients.bench.goodput import Limits
 from clients.bench.load import Workload, closed_loop, open_loop
 from clients.bench.server_counts import TokenCounts, scrape
 from clients.bench.summary import Summary, summarize
@@ -12,23 +14,24 @@ from clients.bench.timeline import Timeline, follow
 from clients.request import Request
 from clients.results import Model
 
+_WARM_UP_TOKENS = 8
 _SETTLE_SECONDS = 0.2
 _SETTLE_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A load: `concurrency` streams, or with `rate` a Poisson process of so many requests per second."""
+    """A load: `concurrency` streams, or with a `schedule` requests at its times."""
 
     num_requests: int
     num_warm_up: int
     max_seconds: float
     concurrency: int = 1
-    rate: float | None = None
+    schedule: Arrivals | Trace | None = None
 
     @property
     def name(self) -> str:
-        return f"concurrency {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+        return f"concurrency {self.concurrency}" if self.schedule is None else self.schedule.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,14 @@ class LevelOutcome:
 class Sweep:
     """Runs levels one after the other. Each begins with a warm-up that is in no figure; the server's counts are read around the rest."""
 
-    def __init__(self, client: AsyncClient, model: Model, workload: Workload, metrics_url: str | None = None) -> None:
+    def __init__(
+        self, client: AsyncClient, model: Model, workload: Workload, metrics_url: str | None = None, limits: Limits | None = None
+    ) -> None:
         self._client = client
         self._model = model
         self._workload = workload
         self._metrics_url = metrics_url
+        self._limits = limits
 
     async def run(self, levels: Sequence[Level]) -> AsyncIterator[LevelOutcome]:
         """Yield the outcome of each level; raises OSError or ValueError when the server's counts cannot be read."""
@@ -58,19 +64,24 @@ class Sweep:
             yield await self._run_level(level)
 
     async def _run_level(self, level: Level) -> LevelOutcome:
-        warm_up = replace(self._workload, max_tokens=min(self._workload.max_tokens, 8))
-        requests = warm_up.requests(self._model, f"{level.name} warm-up", level.num_warm_up)
-        await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
+        requests = self._requests(level, f"{level.name} warm-up", level.num_warm_up)
+        warm_up = [replace(request, max_tokens=min(request.max_tokens or 0, _WARM_UP_TOKENS)) for request in requests]
+        await closed_loop(self._send, warm_up, level.concurrency, level.max_seconds)
         before = await self._settled_counts()
-        requests = self._workload.requests(self._model, level.name, level.num_requests)
-        summary = summarize(level.name, await self._apply(level, requests))
+        requests = self._requests(level, level.name, level.num_requests)
+        summary = summarize(level.name, await self._apply(level, requests), self._limits)
         after = await self._settled_counts()
         return LevelOutcome(summary, after - before if after is not None and before is not None else None)
 
+    def _requests(self, level: Level, name: str, count: int) -> list[Request]:
+        if isinstance(level.schedule, Trace):
+            return self._workload.requests_of(self._model, name, level.schedule.lengths[:count])
+        return self._workload.requests(self._model, name, count)
+
     async def _apply(self, level: Level, requests: Sequence[Request]) -> list[Timeline]:
-        if level.rate is None:
+        if level.schedule is None:
             return await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
-        return await open_loop(self._send, requests, level.rate, level.max_seconds, self._workload.seed)
+        return await open_loop(self._send, requests, level.schedule.times(len(requests)), level.max_seconds)
 
     async def _send(self, request: Request) -> Timeline:
         assert request.max_tokens is not None

@@ -20,6 +20,7 @@ class Timeline:
     ended_at: float = 0.0
     prompt_tokens: int = 0
     failure: str = ""
+    lateness_seconds: float | None = None  # of sending it, after its time in the schedule; None without one
 
     @property
     def num_tokens(self) -> int:

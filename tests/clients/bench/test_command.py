@@ -87,9 +87,40 @@ async def test_open_loop_sends_all_requests(bench):
     assert status == 0 and "rate 1000/s: 3 requests" in out
 
 
+@pytest.mark.parametrize("process", ["bursty", "constant"])
+async def test_other_arrivals_are_named_and_their_lateness_measured(bench, process):
+    status, out, levels = await bench("--rate", "1000", "--arrivals", process)
+    assert status == 0 and f"rate 1000/s {process}" in out
+    assert levels[0]["summary"]["lateness"]["p50"] >= 0
+
+
+async def test_trace_is_replayed_with_its_lengths(bench, server, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    lines = [(0.05, 5, 2), (0.0, 2, 12)]
+    trace.write_text("".join(f'{{"at_seconds": {at}, "prompt_tokens": {prompt}, "max_tokens": {most}}}\n' for at, prompt, most in lines))
+    status, out, levels = await bench("--trace", str(trace))
+    assert status == 0 and "trace trace.jsonl: 2 requests" in out
+    assert levels[0]["summary"]["received"]["generation"] == 14
+    sent = [(len(spec.token_ids.ids), spec.stopping.max_tokens) for spec in server.service.seen]
+    assert sent == [(2, 8), (2, 12), (5, 2)]  # the first is the warm-up
+
+
+async def test_goodput_is_shown_and_written(bench):
+    status, out, levels = await bench("--concurrency", "1", "--goodput", "ttft_ms:60000", "tpot_ms:60000")
+    assert status == 0 and "3 of 3 requests within ttft_ms:60000 tpot_ms:60000" in out
+    goodput = levels[0]["summary"]["goodput"]
+    assert goodput["limits"] == {"ttft_ms": 60000, "tpot_ms": 60000, "e2el_ms": None}
+    assert (goodput["num_requests"], goodput["requests_per_second"]) == (3, levels[0]["summary"]["requests_per_second"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (("--rate", "0"), "--rate: 0.0 is not above 0"),
+        (("--arrivals", "constant"), "--arrivals: constant needs a --rate"),
+        (("--rate", "9", "--burstiness", "0.5"), "--burstiness: 0.5 is of --arrivals bursty only"),
+        (("--rate", "9", "--arrivals", "bursty", "--burstiness", "2"), "--burstiness: 2 is not a number from 0.01 to 1"),
+        (("--goodput", "ttft_ms:1", "ttft_ms:2"), "--goodput: ttft_ms is given 2 times"),
         (("--max-tokens", "100"), "above the model's 64"),
         (("--shared-prefix", "4"), "--shared-prefix"),
         (("--requests", "0"), "--requests"),
@@ -100,6 +131,38 @@ async def test_open_loop_sends_all_requests(bench):
 async def test_impossible_load_is_bad_usage(bench, arguments, named):
     status, out, _ = await bench(*arguments)
     assert status == 2 and named in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "--trace: prompt_tokens + max_tokens: 65 is above the model's 64"),
+        (("--rate", "9"), "--rate: 9 and a --trace, which has its own times, exclude each other"),
+        (("--shared-prefix", "61"), "--shared-prefix: 61 is not within the longest prompt of --trace, 60"),
+    ],
+)
+async def test_impossible_trace_is_bad_usage(bench, tmp_path, arguments, named):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"at_seconds": 0, "prompt_tokens": 60, "max_tokens": 5}')
+    status, out, _ = await bench("--trace", str(trace), *arguments)
+    assert status == 2 and named in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--arrivals", "regular"), "--arrivals: invalid choice: 'regular'"),
+        (("--goodput", "itl:3"), "--goodput: itl:3: the limits are ttft_ms, tpot_ms, e2el_ms"),
+        (("--goodput", "ttft_ms:0"), "--goodput: ttft_ms:0: 0 is not above 0"),
+        (("--goodput", "ttft_ms:nan"), "--goodput: nan is not a finite number"),
+        (("--trace", "/nowhere.jsonl"), "--trace: /nowhere.jsonl: No such file or directory"),
+        (("--trace", "/dev/null"), "--trace: /dev/null: there is no request in it"),
+    ],
+)
+def test_malformed_flag_is_bad_usage(capsys, arguments, named):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", *arguments], {})
+    assert named in capsys.readouterr().err
 
 
 async def test_nobody_listening_is_unreachable(dead_target):

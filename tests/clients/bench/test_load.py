@@ -1,6 +1,7 @@
 import asyncio
+import time
 
-from clients.bench.load import Workload, arrivals, closed_loop, open_loop
+from clients.bench.load import Workload, closed_loop, open_loop
 from clients.bench.timeline import Timeline
 from clients.request import Request
 from clients.results import Model
@@ -34,17 +35,21 @@ async def test_closed_loop_starts_nothing_after_its_time():
 
 
 async def test_open_loop_sends_every_request():
-    assert len(await open_loop(Sender(), REQUESTS, rate=1e6, max_seconds=60, seed=1)) == 6
+    assert len(await open_loop(Sender(), REQUESTS, [0.0] * 6, max_seconds=60)) == 6
 
 
 async def test_open_loop_starts_nothing_after_its_time():
-    assert len(await open_loop(Sender(), REQUESTS, rate=0.001, max_seconds=0, seed=1)) == 1
+    assert len(await open_loop(Sender(), REQUESTS, [0.0] + [1000.0] * 5, max_seconds=0)) == 1
 
 
-def test_arrivals_have_the_rate_and_depend_on_the_seed_only():
-    times = arrivals(10.0, 5001, seed=1)
-    assert times == arrivals(10.0, 5001, seed=1) != arrivals(10.0, 5001, seed=2)
-    assert 9.5 < 5000 / times[-1] < 10.5
+async def test_open_loop_measures_how_late_it_is():
+    async def send(request):
+        timeline = Timeline(time.perf_counter())
+        time.sleep(0.02)  # holds the loop, so that the requests after this one are late
+        return timeline
+
+    lateness = [timeline.lateness_seconds for timeline in await open_loop(send, REQUESTS[:3], [0.0] * 3, max_seconds=60)]
+    assert 0.0 <= lateness[0] < lateness[1] - 0.015 < lateness[2] - 0.03
 
 
 def test_prompts_have_their_length_and_no_end_token():
@@ -57,6 +62,12 @@ def test_prompts_differ_within_and_between_levels():
     workload = Workload(prompt_tokens=16, max_tokens=4)
     prompts = [tuple(request.token_ids) for level in ("a", "b") for request in workload.requests(MODEL, level, 50)]
     assert len(set(prompts)) == 100
+
+
+def test_lengths_of_each_request_are_kept():
+    requests = Workload(1, 1, shared_prefix_tokens=4).requests_of(MODEL, "a", [(9, 2), (2, 5)])
+    assert [(len(request.token_ids), request.max_tokens) for request in requests] == [(9, 2), (2, 5)]
+    assert requests[0].token_ids[:2] == requests[1].token_ids
 
 
 def test_same_seed_gives_the_same_prompts():
