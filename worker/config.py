@@ -15,6 +15,7 @@ from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from worker.host import num_host_cores
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
+_step_time = types.number_between(0, 10_000)
 _MAX_THREADS = 1024  # OpenMP crashes where it cannot start as many as it is told to
 
 
@@ -25,6 +26,8 @@ class WorkerConfig:
     model: Path
     device: str
     device_index: int
+    step_ms: float
+    token_us: float
     dtype: str
     quantize: str | None
     threads: int
@@ -72,6 +75,10 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     parsed = parser.parse_args(arguments)
     tls = server_tls_files(parser, parsed)
     values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}
+    for flag in ("step_ms", "token_us"):
+        if values[flag] is not None and parsed.device != "null":
+            parser.error(f"--{flag.replace('_', '-')} needs --device null")
+        values[flag] = values[flag] or 0.0
     values["metrics_host"] = parsed.metrics_host or parsed.host
     config = WorkerConfig(**values, tls=tls)
     if not config.model.is_dir():
@@ -84,9 +91,16 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
     parser.add_argument(
-        "--device", choices=("auto", "npu", "cuda", "cpu"), default="auto", help="auto: the first of the others that is there"
+        "--device",
+        choices=("auto", "npu", "cuda", "cpu", "null"),
+        default="auto",
+        help="auto: the first of npu, cuda and cpu that is there; null: compute nothing and make tokens up, to measure control planes",
     )
     parser.add_argument("--device-index", type=types.count, default=0, metavar="N", help="which device of that kind")
+    parser.add_argument("--step-ms", type=_step_time, metavar="MS", help="time of a step, with --device null only; default: 0")
+    parser.add_argument(
+        "--token-us", type=_step_time, metavar="US", help="more time for every token that runs, with --device null only; default: 0"
+    )
     parser.add_argument(
         "--eager", action="store_true", help="launch every kernel by itself; default: on an accelerator steps that only decode are graphs"
     )

@@ -15,13 +15,14 @@ from kernels import ops
 from kernels.quantized import Quantizer
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
-from worker.checkpoint.config_fields import ModelRefused
+from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
 from worker.checkpoint.weights_hash import WeightsHash
 from worker.config import WorkerConfig
 from worker.decode_graphs import DecodeGraphs, graph_shapes
 from worker.device import Device, first_line, select_device
-from worker.kv_cache import KVCache, PoolDemand, size_pool
+from worker.kv_cache import CacheGroupSpec, KVCache, PoolDemand, size_pool
 from worker.models import LoadOptions, Model, load_model
+from worker.null_runner import NullRunner, StepTime
 from worker.progress import ProgressCounter
 from worker.runner import ModelRunner
 from worker.step import CacheGroup, RunnerLimits, WorkerDescription
@@ -32,6 +33,8 @@ _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
 # Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
 _SHARE_WITHOUT_COMPILING = 4
 _LAUNCH_SECONDS = 0.2  # no launch takes so long, and hardly a compilation less
+_NULL_PAGE_TOKENS = 16
+_NO_BYTES_ARE_TAKEN = 1 << 62  # memory for pages that are not there
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -39,7 +42,7 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 class LoadedRunner:
     """A runner that has produced a token, and what others need to know about it."""
 
-    runner: ModelRunner
+    runner: ModelRunner | NullRunner
     limits: RunnerLimits
     architecture: str
     model_fingerprint: str
@@ -68,6 +71,8 @@ class LoadedRunner:
 
 def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that cannot be."""
+    if config.device == "null":
+        return _load_null(config, progress)
     device = select_device(config.device, config.device_index, config.threads)
     _check_dtype(device, config.dtype)
     _check_quantization(device, config.quantize)
@@ -126,6 +131,38 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     )
 
 
+def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
+    """A runner that computes nothing; of the model it reads sizes and fingerprint."""
+    fields = ConfigFields(config.model / "config.json", read_json_object(config.model / "config.json"))
+    max_model_len = fields.integer("max_position_embeddings", config.max_model_len)
+    limits = RunnerLimits(
+        vocab_size=fields.integer("vocab_size"),
+        max_model_len=min(max_model_len, config.max_model_len or max_model_len),
+        max_lanes=config.max_lanes,
+        max_step_tokens=config.max_step_tokens,
+    )
+    spec = CacheGroupSpec("full", (0,), config.page_tokens or _NULL_PAGE_TOKENS, num_kv_heads=1, head_dim=1, dtype=torch.bfloat16)
+    demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens)
+    groups = tuple(spec.sized(pages) for pages in size_pool([spec], demand, _NO_BYTES_ARE_TAKEN, config.num_pages))
+    fingerprint, _ = _identify(config.model)
+    timing = StepTime(config.step_ms / 1e3, config.token_us / 1e6)
+    try:
+        runner = NullRunner(limits, groups, timing, progress)
+    except (MemoryError, ValueError):
+        raise _no_memory_for_lanes(limits) from None
+    _warm_up(runner, progress, config.model, compiles=False)
+    _log.warning("--device null computes nothing: its tokens are made up, to measure control planes")
+    return LoadedRunner(
+        runner=runner,
+        limits=limits,
+        architecture="null",
+        model_fingerprint=fingerprint,
+        numerics_id="null",
+        cache_groups=groups,
+        kv_cache_bytes=0,
+    )
+
+
 def _check_dtype(device: Device, dtype: str) -> None:
     if device.kind == "npu" and dtype != "bfloat16":
         raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
@@ -181,11 +218,15 @@ def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: Dec
     try:
         return ModelRunner(model, cache, limits, graphs, device.copy_to_host)
     except MemoryError:
-        lanes = f"{limits.max_lanes:,} lanes of {limits.max_model_len:,} tokens"
-        raise StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1) from None
+        raise _no_memory_for_lanes(limits) from None
 
 
-def _warm_up(runner: ModelRunner, progress: ProgressCounter, directory: Path, compiles: bool) -> None:
+def _no_memory_for_lanes(limits: RunnerLimits) -> StartUpError:
+    lanes = f"{limits.max_lanes:,} lanes of {limits.max_model_len:,} tokens"
+    return StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1)
+
+
+def _warm_up(runner: ModelRunner | NullRunner, progress: ProgressCounter, directory: Path, compiles: bool) -> None:
     progress.forget_slowest()  # what is slow about loading says nothing about layers
     share = 1 if compiles else _SHARE_WITHOUT_COMPILING
     try:

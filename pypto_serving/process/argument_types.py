@@ -38,6 +38,18 @@ def number(text: str) -> float:
     return value
 
 
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """The type of a number from `low` to `high`."""
+
+    def kind(text: str) -> float:
+        value = _number(text)
+        if not low <= value <= high:  # false for NaN
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {low:g} to {high:g}")
+        return value
+
+    return kind
+
+
 def seconds(text: str) -> float:
     """A time from 0 to a day."""
     value = _number(text)

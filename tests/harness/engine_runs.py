@@ -19,7 +19,7 @@ from control_plane.engine.ports import SequenceFinished
 from pypto_serving.worker.v1 import worker_pb2
 from worker.loaded_runner import LoadedRunner
 from worker.models import Model
-from worker.runner import ModelRunner, PendingStep
+from worker.runner import ModelRunner
 from worker.sampling.sampler import SampledTokens, sample
 from worker.sampling.sampling_rows import SamplingRows
 from worker.service.frames import decode_step
@@ -104,8 +104,8 @@ class HandWorker(LocalWorker):
         self.jobs = _Jobs()
         self.history: list[Step] = []
         self.max_in_flight = 0
-        model: Any = loaded.runner._model
-        self._groups, self._cache, self._junk = model.cache_groups, loaded.runner._cache, junk
+        runner: Any = loaded.runner
+        self._groups, self._cache, self._junk = runner._model.cache_groups, runner._cache, junk
         super().__init__(loaded, self.jobs, events, name)  # type: ignore[arg-type]
 
     def submit(self, step: Step) -> None:
@@ -159,7 +159,7 @@ class StreamWorker(HandWorker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._pending: deque[tuple[Step, PendingStep, int]] = deque()
+        self._pending: deque[tuple[Step, Any, int]] = deque()
 
     def run_next(self) -> None:
         if not self.jobs.waiting and self._pending:

@@ -17,6 +17,7 @@ from pypto_serving.process import argument_types as types
         (types.seconds_from(0.1), "0.1", 0.1),
         (types.between(1, 1024), "1024", 1024),
         (types.number, "-1.5", -1.5),
+        (types.number_between(0, 10), "0.5", 0.5),
         (types.address, "[::1]:80", "[::1]:80"),
     ],
 )
@@ -40,6 +41,8 @@ def test_accepts(kind: Callable[[str], object], text: str, value: object) -> Non
         (types.seconds_from(0.1), "0.0001"),
         (types.seconds_from(0.1), "nan"),
         (types.between(1, 1024), "1025"),
+        (types.number_between(0, 10), "10.5"),
+        (types.number_between(0, 10), "nan"),
         (types.number, "nan"),
         (types.number, "inf"),
         (types.address, "localhost"),

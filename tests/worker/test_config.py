@@ -53,6 +53,10 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
         (["--announce", "here"], "argument --announce: here is not host:port"),
         (["--tls-cert", "c"], "--tls-cert needs --tls-key"),
         (["--tls-client-ca", "a"], "--tls-client-ca needs --tls-cert"),
+        (["--step-ms", "5"], "--step-ms needs --device null"),
+        (["--device", "cpu", "--token-us", "0"], "--token-us needs --device null"),
+        (["--device", "null", "--step-ms", "-1"], "argument --step-ms: -1 is not a number from 0 to 10000"),
+        (["--device", "null", "--token-us", "nan"], "argument --token-us: nan is not a number from 0 to 10000"),
         (["--dtype", "float16"], "argument --dtype: invalid choice"),
     ],
 )
@@ -78,6 +82,11 @@ def test_wrong_values_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 )
 def test_net_01_advertised_address(tmp_path: Path, arguments: list[str], address: str) -> None:
     assert config(tmp_path, *arguments).advertised_address(7) == address
+
+
+def test_times_of_a_null_device(tmp_path: Path) -> None:
+    timed, bare = config(tmp_path, "--device", "null", "--step-ms", "2.5", "--token-us", "20"), config(tmp_path, "--device", "null")
+    assert (timed.step_ms, timed.token_us, bare.step_ms, bare.token_us) == (2.5, 20.0, 0.0, 0.0)
 
 
 def test_announcing_a_wildcard_host_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from worker.lanes.page_table import PageTables
 from worker.lanes.step_rules import LaneRecords, StepRules, lane_records
 from worker.sampling.logprobs import PromptRows
 from worker.sampling.sampling_rows import SamplingRows, SamplingTable, TokenMasks
-from worker.sampling.token_entries import LaneTokenLists
+from worker.sampling.token_entries import LaneTokenLists, TokenEntries
 from worker.step import Bools, CacheGroup, Ints, RunnerLimits, Step
 
 
@@ -140,6 +140,10 @@ class LaneTable:
         sources = np.where(positions == self._records["num_tokens"][lanes] - 1, places[lanes], -1)
         rows = np.flatnonzero(sources >= 0)
         return UnreadTokens(rows, sources[rows], token_ids) if len(rows) else None
+
+    def end_tokens(self, lanes: Ints) -> TokenEntries:
+        """The tokens that end `lanes`; row i is lane `lanes[i]`."""
+        return self._end_tokens.gather(lanes)
 
     def sampling_rows(self, lanes: Ints, masks: dict[int, bytes]) -> SamplingRows:
         """How the next token of each of `lanes` is drawn; `masks` are those of the step."""
