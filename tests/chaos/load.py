@@ -51,13 +51,19 @@ class Load:
     async def _use(self) -> None:
         while not self._is_over:
             self.num_requests += 1
-            chance = random.Random(f"{self._seed} {self.num_requests}")
+            self.outcomes[await self._request_once(self.num_requests)] += 1
+
+    async def _request_once(self, number: int) -> tuple[str, str]:
+        """What the user did and how it ended; one that is to come back later, as after the control plane stood still, does so."""
+        while True:
+            chance = random.Random(f"{self._seed} {number}")
             behaviour = chance.choice(list(EXPECTED))
             try:
-                outcome = await getattr(self, f"_{behaviour}")(_request(chance), chance)
+                return behaviour, await getattr(self, f"_{behaviour}")(_request(chance), chance)
             except ServingError as error:
-                outcome = error.code.name
-            self.outcomes[behaviour, outcome] += 1
+                if error.retry_after_seconds is None:
+                    return behaviour, error.code.name
+                await asyncio.sleep(error.retry_after_seconds)
 
     async def _read(self, request: dict[str, Any], _: random.Random) -> str:
         await self._client.generate(**request)
