@@ -62,7 +62,8 @@ void widen_words(NativeWords words, NativeFloats (&parts)[kPanelPerWord<T>]) {
 template <typename T>
 using RowElement = std::conditional_t<kPaired<T>, T, float>;
 
-// Bytes ahead at which a panel is asked for: while a core computes some rows with a word, too few of the next ones are in its sight.
+// Bytes ahead at which a panel is prefetched: while a core multiplies several rows with a word, its own reordering reaches too few of the
+// next words to hide the memory's latency.
 constexpr int64_t kAhead = 4096;
 
 // sums[R][kPanel], columns 0 .. V vectors of them: each adds its products in order of depth.
