@@ -14,7 +14,7 @@ from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates, Suspicion
 from control_plane.core.sibling_group import SiblingGroup
-from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
+from control_plane.core.step import PromptLogprobChunk, Step, StepResult, WorkerDescription
 
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
@@ -272,20 +272,21 @@ class Replica:
         if result.error:
             raise StepFailed(f"step {result.step_id} failed: {result.error}")
         sent = self._in_flight[0]
-        updates = SequenceUpdates(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
+        updates = SequenceUpdates(self.description.numerics_id, sent.sent_time, sent.num_tokens, sent.continued)
         updates.failed = self._failed(result)
         failed = {failure.sequence for failure in updates.failed}
         broken = [failure.sequence for failure in updates.failed if not failure.nothing_to_draw]
-        updates.tokens = self._sampled(sent, result, failed)
+        self._sample(updates, sent, result, failed)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
         for sequence in broken:
             self.kv.retract(sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
         if sent.has_masks:
             self._constrain(updates)
-        for sequence, token_id, _ in updates.tokens:
-            sequence.token_ids.append(token_id)
-            sequence.numerics_id = self.description.numerics_id
+        if result.logprobs:
+            lanes = [sequence.lane for sequence in updates.sequences]
+            updates.logprobs = [(place, result.logprobs[lane]) for place, lane in enumerate(lanes) if lane in result.logprobs]
+        self._append(updates)
         self._acknowledge(sent, failed, updates)
         for sequence, chunk in chunks:
             if self._extend_prompt_logprobs(sequence, chunk):
@@ -308,23 +309,23 @@ class Replica:
         ]
 
     @staticmethod
-    def _sampled(sent: StepInFlight, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
-        """Tokens of the sequences that were to sample and are still there; each must have exactly one."""
-        tokens = []
+    def _sample(updates: SequenceUpdates, sent: StepInFlight, result: StepResult, failed: Iterable[Sequence]) -> None:
+        """Note the tokens of the sequences that were to sample and are still there; each must have exactly one."""
         for sequence, generation, num_computed, samples in sent.runs:
             if not samples or sequence.generation != generation or sequence in failed:
                 continue
             token_id = result.tokens.get((sequence.lane, generation))
             if token_id is None or num_computed != len(sequence.token_ids):
                 raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
-            tokens.append((sequence, token_id, result.logprobs.get(sequence.lane)))
-        return tokens
+            updates.sequences.append(sequence)
+            updates.token_ids.append(token_id)
 
     @staticmethod
     def _constrain(updates: SequenceUpdates) -> None:
         """Push the tokens of constrained sequences; a sequence fails whose mask or constraint does not take its token."""
-        for entry in tuple(updates.tokens):
-            sequence, token_id, _ = entry
+        tokens = list(zip(updates.sequences, updates.token_ids, strict=True))
+        for entry in tuple(tokens):
+            sequence, token_id = entry
             if sequence.constraint is None:
                 continue
             try:
@@ -332,8 +333,19 @@ class Replica:
                     raise ConstraintViolated(f"the mask excludes {token_id}")
                 sequence.constraint.push(token_id)
             except Exception as error:
-                updates.tokens.remove(entry)
+                tokens.remove(entry)
                 updates.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
+        updates.sequences, updates.token_ids = [sequence for sequence, _ in tokens], [token_id for _, token_id in tokens]
+
+    def _append(self, updates: SequenceUpdates) -> None:
+        """Append the tokens; a sequence has ended with an end token that was not excluded, or when it is as long as it may be."""
+        for sequence, token_id in zip(updates.sequences, updates.token_ids, strict=True):
+            sequence.token_ids.append(token_id)
+            sequence.numerics_id = updates.numerics_id
+            if token_id in sequence.end_token_ids and len(sequence.token_ids) > sequence.min_length:
+                updates.ended.append((sequence, token_id))
+            elif len(sequence.token_ids) == sequence.final_length:
+                updates.ended.append((sequence, None))
 
     def _acknowledge(self, sent: StepInFlight, failed: Iterable[Sequence], updates: SequenceUpdates) -> None:
         publish = self.kv.publish
@@ -344,7 +356,7 @@ class Replica:
             if num_computed >= sequence.pages.next_publish:
                 publish(sequence.pages, num_computed)
             if not samples and num_computed == sequence.final_length:
-                updates.computed.append(sequence)
+                updates.ended.append((sequence, None))
         for sequence in tuple(self.suspects):
             if sequence.suspicion and sequence.suspicion.is_cleared(sequence.num_acked_tokens, sequence.max_acked_tokens):
                 sequence.suspicion = None

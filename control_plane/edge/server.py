@@ -27,6 +27,7 @@ from control_plane.edge.service.errors import SHUTTING_DOWN
 from control_plane.edge.service.inference_service import InferenceService, ServerDescription
 from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.worker_link.options import LinkOptions
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
@@ -62,7 +63,8 @@ class ControlPlane:
             server = ClientServer(config.host, config.port, self._calls, access.for_clients())
             cleanup.push_async_callback(server.stop, 0.0)
             model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
-            engine = EngineThread(self._engine_options(model, access), self._engine_metrics, self._link_metrics)
+            compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
+            engine = EngineThread(self._engine_options(model, access), compiler, self._engine_metrics, self._link_metrics)
             live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
             endpoint = serve_metrics(self._metrics(engine, live, access), config.metrics_host, config.metrics_port)
             cleanup.callback(endpoint.close)

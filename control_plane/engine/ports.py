@@ -167,6 +167,11 @@ class Outputs:
     finished: list[SequenceFinished] = field(default_factory=list)
     failed: list[RequestFailed] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it brought nothing."""
+        return not (self.accepted or self.prompt_logprobs or self.numbers or self.finished or self.failed)
+
 
 class FrontEnd(Protocol):
     """A session with whoever submits requests and gets their output; a key of dictionaries, by identity."""

@@ -58,7 +58,7 @@ async def _run(bench: RealBench, choices: Sequence[ChoiceSpec], others: Sequence
     await bench.run_to_end(others, hook=hook)
     logits = bench.recorder.logits
     return [
-        Outcome(bench.sink.output_of("n", choice.index), logits[choice.sampling.seed], bench.sink.finished["n", choice.index])
+        Outcome(bench.front_end.output_of("n", choice.index), logits[choice.sampling.seed], bench.front_end.finished["n", choice.index])
         for choice in choices
     ]
 
@@ -81,9 +81,9 @@ def _lose_and_return(bench: RealBench, round: int) -> None:
 
 def _hold_and_let_go(bench: RealBench, round: int) -> None:
     if round in (1, 8, 17):
-        bench.engine.hold("n")
+        bench.hold("n")
     if round in (4, 12, 21):
-        bench.engine.unhold("n")
+        bench.unhold("n")
 
 
 EVENTS: dict[str, tuple[Callable[[list[Model]], RealBench], Sequence[Ask], Hook | None]] = {

@@ -50,16 +50,20 @@ class Submitted:
         constraint = self.constraint(choice)
         return solo(self.prompt, self.max_tokens, self.end_token_ids, self.min_tokens, choice, constraint)
 
+    @property
+    def open_choices(self) -> list[int]:
+        """Those whose resumed tokens do not end them."""
+        return [choice for choice, num in enumerate(self.num_resumed) if num == 0 or num < len(self.expected(choice))]
+
     def choices(self) -> list[ChoiceSpec]:
         return [
             make_choice(
                 choice,
                 sampling=SamplingParams(seed=choice, prompt_logprobs=0 if self.wants_prompt_logprobs else None),
-                constraint=self.constraint(choice),
-                resumed=self.expected(choice)[:num_resumed],
-                numerics_id="fake" if num_resumed else None,
+                resumed=self.expected(choice)[: self.num_resumed[choice]],
+                numerics_id="fake" if self.num_resumed[choice] else None,
             )
-            for choice, num_resumed in enumerate(self.num_resumed)
+            for choice in self.open_choices
         ]
 
 
@@ -107,24 +111,25 @@ class RandomOperations(RuleBasedStateMachine):
             end_token_ids=submitted.end_token_ids,
             priority=priority,
             choices=submitted.choices(),
+            constraints=[submitted.constraint(choice) for choice in submitted.open_choices],
         )
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.integers(0, 1000))
     def abort(self, pick) -> None:
         name = f"r{pick % len(self.requests)}"
-        if self.bench.abort(name):
+        if self.bench.engine.abort(name):
             self.aborted.add(name)
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.integers(0, 1000))
     def hold(self, pick) -> None:
-        self.bench.engine.hold(f"r{pick % len(self.requests)}")
+        self.bench.hold(f"r{pick % len(self.requests)}")
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.integers(0, 1000))
     def unhold(self, pick) -> None:
-        self.bench.engine.unhold(f"r{pick % len(self.requests)}")
+        self.bench.unhold(f"r{pick % len(self.requests)}")
 
     @rule()
     def turn(self) -> None:
@@ -196,7 +201,7 @@ class RandomOperations(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         for name in self.requests:
-            self.bench.engine.unhold(name)
+            self.bench.unhold(name)
         self.run_to_the_end()
         assert self.bench.engine.state().snapshot.num_running == 0
         assert not self.bench.scheduler.waiting.is_open, "nothing happens any more, and somebody waits who could run"
@@ -215,14 +220,14 @@ class RandomOperations(RuleBasedStateMachine):
             self.bench.run()
 
     def check_output(self, name: str, submitted: Submitted) -> None:
-        sink = self.bench.sink
+        sink = self.bench.front_end
         for choice, num_resumed in enumerate(submitted.num_resumed):
             expected, found = submitted.expected(choice)[num_resumed:], sink.output_of(name, choice)
             if name in self.aborted:
                 assert found == expected[: len(found)]
             else:
                 assert found == expected
-                assert (name, choice) in sink.finished
+                assert ((name, choice) in sink.finished) == (choice in submitted.open_choices)
         if name in self.aborted:
             assert sink.failed[name].failure is Failure.CANCELLED
         elif not any(submitted.num_resumed):
