@@ -1,7 +1,7 @@
 """Cost of a step in the control plane at 256 running decodes, with few and with many waiting sequences.
 
 Run with `python -m benchmarks.bench_scheduler`. "schedule + update" is the scheduler alone, against a budget of 1 ms per step whatever the
-length of the queue; "engine pass" adds text, deltas and metrics; "lockstep" is the worst case, in which every sequence fills a page in the
+length of the queue; "engine pass" adds output and metrics; "lockstep" is the worst case, in which every sequence fills a page in the
 same step; "burst" is a queue of prompts of 8,000 tokens that arrive at once and lack pages, while 16 sequences run: all different, or with
 the first half in the prefix cache, on one worker or on ten; "100 workers" have 256 sequences each and somebody waiting; "idle" is a pass
 with nothing to do and a cache of a million pages, which is when its books are audited. Times are those of the thread, so that other work
@@ -10,6 +10,7 @@ on the machine does not count.
 
 import argparse
 import gc
+import itertools
 import statistics
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from control_plane.core.scheduler import Scheduler
 from control_plane.core.step import CacheGroup, Step, StepResult, WorkerDescription
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Output
+from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Outputs
 from control_plane.engine.stats import PassObservation
 
 NUM_RUNNING = 256
@@ -33,23 +34,13 @@ IDLE_PAGES = 1 << 20
 NUM_BURST_RUNNING, NUM_BURST, BURST_TOKENS, NUM_BURST_STEPS = 16, 64, 8000, 100
 BUDGET_US = 1000.0
 
-
-class FlatText:
-    """A text stream that costs nothing."""
-
-    matched_stop: str | None = None
-
-    def push(self, _token_id: int) -> str:
-        return "x"
-
-    def finish(self) -> str:
-        return ""
+_numbers = itertools.count()
 
 
 class Discard:
-    """Sink and metrics that keep nothing."""
+    """A front end and metrics that keep nothing."""
 
-    def publish(self, outputs: Sequence[Output]) -> None:
+    def publish(self, outputs: Outputs) -> None:
         """Drop it."""
 
     def observe(self, observed: PassObservation) -> None:
@@ -102,11 +93,12 @@ class Load:
         num_running: int = NUM_RUNNING,
         num_workers: int = 1,
     ) -> None:
-        options = SchedulerOptions(max_sequences=NUM_RUNNING, max_step_tokens=NUM_RUNNING * PROMPT_TOKENS)
         self.num_running = num_running * num_workers
-        self.scheduler = Scheduler(options)
+        self.scheduler = Scheduler(SchedulerOptions(max_sequences=NUM_RUNNING, max_step_tokens=NUM_RUNNING * PROMPT_TOKENS))
         self.workers = [EchoWorker(num_pages, f"echo:{index}") for index in range(num_workers)]
-        self.engine = Engine(self.scheduler, Discard(), Discard(), EngineOptions(max_queued_requests=10**9, max_queued_tokens=10**9))
+        self.front_end = Discard()
+        options = EngineOptions(max_queued_requests=10**9, max_queued_tokens=10**9)
+        self.engine = Engine(self.scheduler, self.front_end, options=options)
         for number, worker in enumerate(self.workers[:]):  # each is filled before the next one comes
             self.engine.worker_joined(worker)
             first, is_last = number * num_running, number + 1 == num_workers
@@ -119,7 +111,11 @@ class Load:
 
     def submit(self, index: int, rest: Sequence[int]) -> None:
         """Submit a request whose first token is its index."""
-        self.engine.submit(_request(index, [index % 50_000, *rest]))
+        self.send(_request(index, [index % 50_000, *rest]))
+
+    def send(self, request: GenerationRequest) -> None:
+        """Submit a request."""
+        self.engine.submit(request, self.front_end)
 
     def run_engine_pass(self) -> float:
         """One result of the next worker, one pass; returns its microseconds."""
@@ -150,11 +146,11 @@ def _burst(half_cached: bool, num_workers: int = 1) -> Load:
     num_pages = (NUM_BURST_RUNNING * 2 * PROMPT_TOKENS + len(half)) // PAGE_TOKENS + 200
     load = Load(0, num_pages=num_pages, num_running=NUM_BURST_RUNNING, num_workers=num_workers)
     for index in range(num_workers):
-        load.engine.submit(_request(-1 - index, half))
+        load.send(_request(-1 - index, half))
     for _ in range(2 * num_workers):
         load.run_engine_pass()
     for index in range(NUM_BURST):
-        load.engine.submit(_request(NUM_RUNNING + index, [*(half if half_cached else reversed(half)), index, *half[1:]]))
+        load.send(_request(NUM_RUNNING + index, [*(half if half_cached else reversed(half)), index, *half[1:]]))
     return load
 
 
@@ -163,7 +159,7 @@ def _request(index: int, prompt: Sequence[int]) -> GenerationRequest:
         request_id=f"r{index}",
         resume_key=b"",
         prompt_token_ids=prompt,
-        choices=(ChoiceSpec(0, SamplingParams(), FlatText()),),
+        choices=(ChoiceSpec(0, next(_numbers), SamplingParams()),),
         max_tokens=MAX_MODEL_LEN - max(len(prompt), 192),
         min_tokens=0,
         end_token_ids=frozenset({2}),
@@ -175,10 +171,10 @@ def _busy_fleet() -> Load:
     """Many workers with a lane left each, and prompts that lack pages everywhere."""
     load = Load(0, num_pages=NUM_RUNNING * 2 * PROMPT_TOKENS // PAGE_TOKENS, num_workers=NUM_WORKERS)
     for number in range(NUM_WORKERS):
-        load.engine.end(f"r{number * NUM_RUNNING}", Failure.CANCELLED, "lane freed")
+        load.engine.end(load.front_end, f"r{number * NUM_RUNNING}", Failure.CANCELLED, "lane freed")
     load.num_running -= NUM_WORKERS
     for index in range(NUM_BURST):
-        load.engine.submit(_request(-1 - index, range(index, BURST_TOKENS)))
+        load.send(_request(-1 - index, range(index, BURST_TOKENS)))
     return load
 
 

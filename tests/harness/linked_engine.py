@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from fakes.control_plane.engine_doubles import RecordingMetrics, RecordingSink, make_request
+from fakes.control_plane.engine_doubles import GivenConstraints, RecordingFrontEnd, RecordingMetrics, make_request
 from fakes.worker.recorded_events import RecordedLinkMetrics
 from harness.waiting import until
 
@@ -34,10 +34,11 @@ class LinkedEngine:
 
     def __init__(self, *addresses: str, links: dict[str, Any] | None = None, **scheduler_options: Any) -> None:
         options = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
-        self.front_end = RecordingSink()
+        self.front_end = RecordingFrontEnd()
+        self.constraints = GivenConstraints()
         self.link_metrics = RecordedLinkMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
-        self.engine = Engine(self.scheduler, self.front_end, RecordingMetrics())
+        self.engine = Engine(self.scheduler, RecordingMetrics(), self.constraints)
         self.registry = WorkerRegistry(LinkOptions(**options), LinkContext(self.engine, self.link_metrics, time.monotonic))
         self._addresses = addresses
 
@@ -57,8 +58,9 @@ class LinkedEngine:
         return len(self.scheduler.replicas)
 
     def submit(self, request_id: str, prompt: list[int], **changes: Any) -> None:
-        """Send a request; `changes` as for make_request."""
-        self.engine.submit(make_request(request_id, prompt, arrival_time=time.monotonic(), **changes))
+        """Send a request; `changes` as for make_request, and constraints."""
+        request = make_request(request_id, prompt, arrival_time=time.monotonic(), **self.constraints.take(changes))
+        self.front_end.submit(self.engine, request)
 
     def has_ended(self, request_id: str) -> bool:
         """Whether a request has its end."""

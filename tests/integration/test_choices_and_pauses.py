@@ -44,16 +44,16 @@ def models(tiny_checkpoint: TinyCheckpoint) -> list[Model]:
     return [load_model(tiny_checkpoint("qwen3", "bfloat16", intermediate_size=1536), placement) for _ in range(2)]
 
 
-def _choices(constrained: bool) -> list[ChoiceSpec]:
-    return [
-        make_choice(index, sampling=SamplingParams(seed=seed, **_SAMPLING), constraint=Stripes() if constrained else None)
-        for index, seed in enumerate(_SEEDS)
-    ]
+def _choices() -> list[ChoiceSpec]:
+    return [make_choice(index, sampling=SamplingParams(seed=seed, **_SAMPLING)) for index, seed in enumerate(_SEEDS)]
 
 
-async def _run(bench: RealBench, choices: Sequence[ChoiceSpec], others: Sequence[Ask] = (), hook: Hook | None = None) -> list[Outcome]:
+async def _run(
+    bench: RealBench, choices: Sequence[ChoiceSpec], constrained: bool, others: Sequence[Ask] = (), hook: Hook | None = None
+) -> list[Outcome]:
     """What becomes of each choice beside `others`."""
-    bench.submit("n", _PROMPT, max_tokens=_NUM_TOKENS, choices=choices)
+    constraints = [Stripes() for _ in choices] if constrained else []
+    bench.submit("n", _PROMPT, max_tokens=_NUM_TOKENS, choices=choices, constraints=constraints)
     bench.turn()
     await bench.run_to_end(others, hook=hook)
     logits = bench.recorder.logits
@@ -64,7 +64,7 @@ async def _run(bench: RealBench, choices: Sequence[ChoiceSpec], others: Sequence
 
 
 async def _solos(model: Model, constrained: bool) -> list[Outcome]:
-    return [(await _run(RealBench(model), [choice]))[0] for choice in _choices(constrained)]
+    return [(await _run(RealBench(model), [choice], constrained))[0] for choice in _choices()]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ async def test_a_choice_equals_a_request_of_its_own(
 ) -> None:
     make, others, hook = EVENTS[event]
     bench = make(models)
-    for outcome, solo in zip(await _run(bench, _choices(constrained), others, hook), solos[constrained], strict=True):
+    for outcome, solo in zip(await _run(bench, _choices(), constrained, others, hook), solos[constrained], strict=True):
         outcome.assert_equals(solo)
     happened = {"preempted": "preemptions", "moved": "worker_losses", "paused": "readmissions"}.get(event)
     assert happened is None or bench.metrics.total(happened)

@@ -1,18 +1,18 @@
 """How tokens are drawn, whatever else runs: sampling, log probabilities and counts of requests. Real engine, scheduler and model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fakes.control_plane.engine_doubles import PieceText, make_request
+from fakes.control_plane.engine_doubles import make_choice
 from harness.checkpoints import TinyCheckpoint
 from harness.engine_runs import Ask, Crowd, Outcome, RealBench
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.admission.parameters import choice_seed
-from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason
+from control_plane.engine.ports import Failure, FinishReason
 from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _VOCAB_SIZE = 16, 1024
@@ -70,8 +70,8 @@ async def test_smp_01_others_do_not_change_a_seeded_request(subject: Subject, ru
 
 async def _three_choices(subject: Subject, seeds: list[int]) -> list[list[int]]:
     bench = RealBench(subject.model)
-    choices = tuple(ChoiceSpec(index, SamplingParams(temperature=1.0, seed=seed), PieceText()) for index, seed in enumerate(seeds))
-    bench.engine.submit(replace(make_request("n", _prompt(7), max_tokens=20), choices=choices))
+    choices = [make_choice(index, sampling=SamplingParams(temperature=1.0, seed=seed)) for index, seed in enumerate(seeds)]
+    bench.submit("n", _prompt(7), max_tokens=20, choices=choices)
     await bench.run_to_end([])
     return [bench.front_end.tokens["n", choice] for choice in range(3)]
 
@@ -214,4 +214,4 @@ async def test_lpu_06_the_end_token_counts(subject: Subject) -> None:
     third = (await subject.tokens(_ask(1)))[2]
     outcome = await subject.solo(_ask(1, end_token_ids=frozenset([third])))
     assert (len(outcome.token_ids), outcome.finished.num_generated_tokens, outcome.finished.reason) == (3, 3, FinishReason.STOP)
-    assert outcome.finished.matched_stop == third == outcome.token_ids[-1]
+    assert outcome.finished.end_token_id == third == outcome.token_ids[-1]

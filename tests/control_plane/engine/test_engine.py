@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fakes.control_plane.engine_doubles import Bench, RecordingMetrics, RecordingFrontEnd, make_request
+from fakes.control_plane.engine_doubles import Bench, RecordingFrontEnd, RecordingMetrics, make_request
 from fakes.worker.strict_worker import StrictWorker, describe, prompt_logprob, solo
 
 from control_plane.core.options import SchedulerOptions

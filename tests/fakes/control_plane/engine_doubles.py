@@ -34,11 +34,15 @@ class GivenConstraints:
     def __init__(self) -> None:
         self._given: dict[str, Sequence[Constraint]] = {}
 
-    def grammar_of(self, constraints: Sequence[Constraint]) -> str:
-        """The grammar that stands for these."""
+    def take(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes of a request, in which a grammar stands for the `constraint` of its choice, or the `constraints` of its choices."""
+        constraint, constraints = changes.pop("constraint", None), changes.pop("constraints", ())
+        given = [one for one in (constraint, *constraints) if one is not None]
+        if not given:
+            return changes
         name = f"grammar {len(self._given)}"
-        self._given[name] = constraints
-        return name
+        self._given[name] = given
+        return {**changes, "grammar": name}
 
     def begin(self, grammar: str, generated: Sequence[Sequence[int]]) -> Sequence[Constraint]:
         for constraint, token_ids in zip(self._given[grammar], generated, strict=True):
@@ -174,11 +178,7 @@ class Bench:
         worker.lose()
 
     def submit(self, request_id: str = "r", prompt=(1, 2, 3), front_end: RecordingFrontEnd | None = None, **changes) -> None:
-        """Submit a request; `constraint` is that of its choice, or `constraints` those of its choices."""
-        constraints = changes.pop("constraints", None) or [changes.pop("constraint", None)]
-        if constraints[0] is not None:
-            changes["grammar"] = self.constraints.grammar_of(constraints)
-        (front_end or self.front_end).submit(self.engine, make_request(request_id, prompt, **changes))
+        (front_end or self.front_end).submit(self.engine, make_request(request_id, prompt, **self.constraints.take(changes)))
 
     def end(self, request_id: str, failure: Failure, message: str = "ended") -> None:
         self.engine.end(self.front_end, request_id, failure, message)

@@ -25,8 +25,8 @@ class _Cost:
 class MaskThreads:
     """Implements the engine's ConstraintMaker.
 
-    Two threads compile grammars and catch up with tokens generated before, in turns; two are for the masks of constraints that are fast, and
-    two for those of others. They call `on_ready` when a mask is there.
+    Two threads compile grammars and catch up with tokens generated before, in turns; two are for masks of constraints that are fast, two
+    for those of others. They call `on_ready` when a mask is there.
     """
 
     def __init__(self, compile: Callable[[str, int], Sequence[Constraint]], on_ready: Callable[[], object]) -> None:
@@ -74,28 +74,29 @@ class MaskThreads:
                     return
         except Exception as error:
             threaded.fail(error)
+            self._on_ready()
         else:
             threaded.start(constraint)
+
+    def run_now(self, work: Callable[[], None], cost: _Cost) -> None:
+        """Do the work of one token on the calling thread."""
+        start = thread_time()
+        work()
+        cost.is_slow = cost.is_slow or thread_time() - start > _SLOW_SECONDS
         self._on_ready()
 
     def run(self, work: Callable[[], None], cost: _Cost) -> None:
         """Do the work of one token."""
         if cost.is_slow:
-            self._slow.submit(self._timed, work, cost)
+            self._slow.submit(self.run_now, work, cost)
         else:
             self._fast.submit(self._run_if_fast, work, cost)
 
     def _run_if_fast(self, work: Callable[[], None], cost: _Cost) -> None:
         if cost.is_slow:  # by now, as another choice has shown
-            self._slow.submit(self._timed, work, cost)
+            self._slow.submit(self.run_now, work, cost)
         else:
-            self._timed(work, cost)
-
-    def _timed(self, work: Callable[[], None], cost: _Cost) -> None:
-        start = thread_time()
-        work()
-        cost.is_slow = cost.is_slow or thread_time() - start > _SLOW_SECONDS
-        self._on_ready()
+            self.run_now(work, cost)
 
 
 class ThreadedConstraint:
@@ -132,9 +133,9 @@ class ThreadedConstraint:
         return self._mask
 
     def start(self, constraint: Constraint) -> None:
-        """Go on with a constraint that has taken every token before the next one; computes its mask on the calling thread."""
+        """Go on with a constraint that has taken every token so far; computes its mask on the calling thread."""
         self._constraint = constraint
-        self._compute()
+        self._threads.run_now(self._compute, self._cost)
 
     def fail(self, error: Exception) -> None:
         """Let `mask` raise what went wrong."""
