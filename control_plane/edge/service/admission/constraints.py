@@ -42,14 +42,14 @@ class RequestConstraints:
         """Build what all constraints share: until then the first one waits for it."""
         self._compiler.prepare()
 
-    def compile(self, constraint: inference_pb2.Constraint, count: int) -> list[TokenConstraint]:
-        """A checked constraint for each of `count` sequences; raises a RequestError."""
+    def compile(self, constraint: inference_pb2.Constraint, count: int) -> tuple[str, list[TokenConstraint]]:
+        """The grammar of a checked constraint, and a constraint by it for each of `count` sequences; raises a RequestError."""
         kind = constraint.WhichOneof("kind")
         assert kind is not None
         try:
             is_list = kind == "alternatives"
             grammar = alternatives_grammar(constraint.alternatives.texts) if is_list else _GRAMMARS[kind](getattr(constraint, kind))
-            return self._compiler.compile(grammar, count)
+            return grammar, self._compiler.compile(grammar, count)
         except GrammarRefused as error:
             raise InvalidArgument(f"constraint.{kind}: {error}") from None
         except ConstraintsUnavailable as error:

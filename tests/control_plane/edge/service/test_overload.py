@@ -47,11 +47,11 @@ async def test_a_full_queue_refuses_a_text_before_it_is_tokenized() -> None:
     tokenizer.go_on.set()
     model = replace(served_model(), tokenizer=tokenizer)
     async with scripted_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
-        plane.snapshot = replace(plane.snapshot, num_waiting_for_capacity=3, retry_after_seconds=2.5)
+        plane.engine.snapshot = replace(plane.engine.snapshot, num_waiting_for_capacity=3, retry_after_seconds=2.5)
         error = await refusal(plane, text="x" * 2000)
         assert error.details() == "queue is full: 3 sequences wait or are about to, 1 would come, limit 3; retry in 2.5 s"
         assert dict(error.trailing_metadata())["retry-after-ms"] == "2500"
-        plane.snapshot = replace(plane.snapshot, num_waiting_for_capacity=1, num_waiting_tokens=10_000_000)
+        plane.engine.snapshot = replace(plane.engine.snapshot, num_waiting_for_capacity=1, num_waiting_tokens=10_000_000)
         assert (await refusal(plane, text="x" * 2000)).details().startswith("queue is full: 10000000 tokens wait, limit 10000000")
     assert tokenizer.num_long_texts == 0
 

@@ -117,7 +117,7 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
         second, leaver = watch(plane), watch(plane)
         assert (await second.read()).status == (await leaver.read()).status == SERVING
         leaver.cancel()
-        plane.snapshot = EngineSnapshot()
+        plane.engine.snapshot = EngineSnapshot()
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
         plane.join_worker()
         assert (await first.read()).status == (await second.read()).status == SERVING

@@ -218,5 +218,7 @@ async def test_stop_07_ignore_eos_keeps_the_stop_tokens_of_the_request() -> None
 )
 async def test_which_end_tokens_have_text(stopping: dict[str, object], skip: bool, end: int, text: str) -> None:
     spec = pb.GenerationSpec(text="x", stopping=pb.StoppingParams(**stopping), output=pb.OutputOptions(skip_special_tokens=skip))
-    stream = (await admit(spec)).request.choices[0].text
-    assert stream.push(ord("a")) + stream.push(end) + stream.finish() == text
+    output = (await admit(spec)).choices[0]
+    output.token_ids.extend([ord("a"), end])
+    delta = output.take(1, 2)
+    assert delta is not None and delta.text == text
