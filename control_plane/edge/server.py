@@ -75,7 +75,7 @@ class ControlPlane:
             replayer = Replayer()
             cleanup.callback(replayer.close)
             load = LoadShedder(config.engine, lambda: engine.snapshot, self._lag)
-            admission = Admission(model, encoder, replayer, self._context_limit, config.access.priorities)
+            admission = Admission(model, encoder, compiler, replayer, self._context_limit, config.access.priorities)
             service = InferenceService(model, encoder, load, admission, live, self._description(engine))
             await server.start(service, self._context_limit, engine, self._lag)
             if config.admin_port is not None:

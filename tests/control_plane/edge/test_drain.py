@@ -170,7 +170,7 @@ async def test_an_engine_that_fails_meanwhile_is_not_waited_for(model: Path, wor
     async with running(model, "--worker", worker.address, "--drain-seconds", "600") as server:
         await server.health_becomes(SERVING)
         await running_stream(server, 60)
-        monkeypatch.setattr(Engine, "drain", lambda engine: monkeypatch.setattr(Engine, "_set_timer", fail))
+        monkeypatch.setattr(Engine, "drain", lambda engine, front_end: monkeypatch.setattr(Engine, "_set_timer", fail))
         server.stop.request_stop()
         async with asyncio.timeout(20):
             assert await server.task == 1

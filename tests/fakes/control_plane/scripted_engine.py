@@ -24,6 +24,7 @@ from control_plane.edge.service.inference_service import InferenceService, Serve
 from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.chat_template import ChatTemplate
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     Failure,
@@ -56,6 +57,11 @@ def served_model(**changes: Any) -> ServedModel:
         chat_template=ChatTemplate(TEMPLATE, {}),
     )
     return replace(model, **changes)
+
+
+def compiler_of(model: ServedModel) -> ConstraintCompiler:
+    """What compiles grammars for a model's tokens."""
+    return ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
 
 
 class ScriptedEngine:
@@ -213,7 +219,8 @@ async def scripted_control_plane(
             plane.join_worker()
         server_description = ServerDescription("1.0", "instance", 100, lambda: len(engine.snapshot.workers), lambda: limit.tokens)
         load = LoadShedder(options or EngineOptions(), lambda: engine.snapshot, lag)
-        service = InferenceService(model, encoder, load, Admission(model, encoder, replayer, limit), live, server_description)
+        admission = Admission(model, encoder, compiler_of(model), replayer, limit)
+        service = InferenceService(model, encoder, load, admission, live, server_description)
         await server.start(service, limit, engine, lag)
         try:
             yield plane

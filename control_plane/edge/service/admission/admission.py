@@ -26,6 +26,7 @@ from control_plane.edge.service.admission.replay import Replay, ResumedChoice
 from control_plane.edge.service.admission.resume import Replayer, check_num_resumed_tokens, check_resume, unfinished_choices
 from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import InvalidArgument, NotFound, Unavailable
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.text.text_stream import SequenceTextStream, StopStrings, TextRules
 from control_plane.engine.ports import ChoiceSpec, GenerationRequest, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
@@ -51,6 +52,7 @@ class Admission:
         self,
         model: ServedModel,
         encoder: PromptEncoder,
+        compiler: ConstraintCompiler,
         replayer: Replayer,
         context_limit: ContextLimit,
         priorities: PriorityRange = DEFAULT_PRIORITIES,
@@ -61,7 +63,7 @@ class Admission:
         self._encoder = encoder
         self._replayer = replayer
         self._context_limit = context_limit
-        self._constraints = RequestConstraints(model)
+        self._constraints = RequestConstraints(compiler)
         self._numbers = itertools.count()
 
     async def admit(self, spec: inference_pb2.GenerationSpec) -> AdmittedRequest:

@@ -1,6 +1,5 @@
 """The constraint of a request: its limits, and its way to the compiler."""
 
-from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler, ConstraintsUnavailable
 from control_plane.edge.text.constraint.grammar import (
@@ -35,8 +34,8 @@ def check_constraint(constraint: inference_pb2.Constraint) -> None:
 class RequestConstraints:
     """Makes the constraints of requests. Its methods may be called on any thread, and block."""
 
-    def __init__(self, model: ServedModel) -> None:
-        self._compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
+    def __init__(self, compiler: ConstraintCompiler) -> None:
+        self._compiler = compiler
 
     def prepare(self) -> None:
         """Build what all constraints share: until then the first one waits for it."""
