@@ -1,6 +1,7 @@
 """Groups of flags that the programs of a control plane share, and what they say. Nothing here imports gRPC."""
 
 import argparse
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,12 @@ def add_scheduling_options(flags: _Flags) -> None:
     flags.add_argument("--steps-in-flight", **_COUNT, default=_SCHEDULER.max_steps_in_flight, help="steps sent and not yet answered")
     flags.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="reuse the KV of equal prefixes")
     flags.add_argument(
+        "--priority-mode",
+        choices=("aged", "strict"),
+        default="aged",
+        help=f"what priorities are worth: one level {_SCHEDULER.ageing_seconds:g} seconds of waiting, or a lower number always first",
+    )
+    flags.add_argument(
         "--on-numerics-change",
         choices=("wait", "continue"),
         default="wait",
@@ -255,6 +262,7 @@ def scheduler_options(values: argparse.Namespace) -> SchedulerOptions:
         max_steps_in_flight=values.steps_in_flight,
         max_model_len=values.max_model_len,
         prefix_caching=values.prefix_cache,
+        ageing_seconds=math.inf if values.priority_mode == "strict" else _SCHEDULER.ageing_seconds,
         grace_seconds=values.worker_grace_seconds,
         continue_on_numerics_change=values.on_numerics_change == "continue",
     )

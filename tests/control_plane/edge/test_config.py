@@ -1,5 +1,6 @@
 """Flags over environment over file over defaults, of three programs."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def test_flags_reach_their_options() -> None:
     assert scheduler.scheduler.continue_on_numerics_change and not scheduler.scheduler.prefix_caching
     assert (scheduler.engine.max_queued_requests, config.front_end.model.default_sampling) == (9, {"top_k": 5})
     assert config.front_end.engine == scheduler.engine
+
+
+@pytest.mark.parametrize(("flags", "seconds"), [("", 10.0), ("--priority-mode aged", 10.0), ("--priority-mode strict", math.inf)])
+def test_the_mode_of_priorities_says_what_waiting_is_worth(flags: str, seconds: float) -> None:
+    assert read_config(["--model", "m", *flags.split()]).scheduler.scheduler.ageing_seconds == seconds
 
 
 def test_every_sampling_default_of_a_model_has_a_flag() -> None:
@@ -72,7 +78,16 @@ def assert_refused(program: Program, flags: str, message: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    "flags", ["--port 65536", "--max-num-seqs 0", "--drain-seconds nan", "--worker nowhere", "--on-numerics-change stop", "--unknown 1"]
+    "flags",
+    [
+        "--port 65536",
+        "--max-num-seqs 0",
+        "--drain-seconds nan",
+        "--worker nowhere",
+        "--on-numerics-change stop",
+        "--priority-mode old",
+        "--unknown 1",
+    ],
 )
 def test_a_wrong_flag_ends_with_exit_code_2(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(read_config, flags, flags.split()[0], capsys)
