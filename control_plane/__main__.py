@@ -20,11 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from control_plane.edge.config import read_config
+    from control_plane.edge.flags.programs import read_config
     from pypto_serving.process.start_up import StartUpError, needs_extra
 
     config = read_config(sys.argv[1:] if arguments is None else arguments)
-    logs.configure(config.log_format, config.log_level)
+    logs.configure(config.log.form, config.log.level)
     try:
         with needs_extra("control-plane"):
             import uvloop

@@ -13,9 +13,10 @@ from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from worker.host import num_host_cores
+from worker.step_time import MAX_STEP_MS, StepTable, read_step_table
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
-_step_time = types.number_between(0, 10_000)
+_step_time = types.number_between(0, MAX_STEP_MS)
 _MAX_THREADS = 1024  # OpenMP crashes where it cannot start as many as it is told to
 
 
@@ -28,6 +29,7 @@ class WorkerConfig:
     device_index: int
     step_ms: float
     token_us: float
+    step_table: StepTable | None
     dtype: str
     quantize: str | None
     threads: int
@@ -75,10 +77,8 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     parsed = parser.parse_args(arguments)
     tls = server_tls_files(parser, parsed)
     values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}
-    for flag in ("step_ms", "token_us"):
-        if values[flag] is not None and parsed.device != "null":
-            parser.error(f"--{flag.replace('_', '-')} needs --device null")
-        values[flag] = values[flag] or 0.0
+    _check_step_times(parser, parsed)
+    values |= {"step_ms": parsed.step_ms or 0.0, "token_us": parsed.token_us or 0.0}
     values["metrics_host"] = parsed.metrics_host or parsed.host
     config = WorkerConfig(**values, tls=tls)
     if not config.model.is_dir():
@@ -86,6 +86,24 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
         raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")
     return config
+
+
+def _check_step_times(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    for flag in ("step_ms", "token_us", "step_table"):
+        name = f"--{flag.replace('_', '-')}"
+        if getattr(parsed, flag) is not None and parsed.device != "null":
+            parser.error(f"{name} needs --device null")
+        if getattr(parsed, flag) is not None and parsed.step_table is not None and flag != "step_table":
+            parser.error(f"{name} and --step-table, which has all times, exclude each other")
+
+
+def _step_table(text: str) -> StepTable:
+    try:
+        return read_step_table(Path(text))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +118,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=_step_time, metavar="MS", help="time of a step, with --device null only; default: 0")
     parser.add_argument(
         "--token-us", type=_step_time, metavar="US", help="more time for every token that runs, with --device null only; default: 0"
+    )
+    parser.add_argument(
+        "--step-table",
+        type=_step_table,
+        metavar="FILE",
+        help="instead: time of a step as CSV of batch_size,tokens,milliseconds, interpolated, with --device null only",
     )
     parser.add_argument(
         "--eager", action="store_true", help="launch every kernel by itself; default: on an accelerator steps that only decode are graphs"

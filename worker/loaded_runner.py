@@ -22,10 +22,11 @@ from worker.decode_graphs import DecodeGraphs, graph_shapes
 from worker.device import Device, first_line, select_device
 from worker.kv_cache import CacheGroupSpec, KVCache, PoolDemand, size_pool
 from worker.models import LoadOptions, Model, load_model
-from worker.null_runner import NullRunner, StepTime
+from worker.null_runner import NullRunner
 from worker.progress import ProgressCounter
 from worker.runner import ModelRunner
 from worker.step import CacheGroup, RunnerLimits, WorkerDescription
+from worker.step_time import StepTime
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens)
     groups = tuple(spec.sized(pages) for pages in size_pool([spec], demand, _NO_BYTES_ARE_TAKEN, config.num_pages))
     fingerprint, _ = _identify(config.model)
-    timing = StepTime(config.step_ms / 1e3, config.token_us / 1e6)
+    timing = StepTime(config.step_ms / 1e3, config.token_us / 1e6, config.step_table)
     try:
         runner = NullRunner(limits, groups, timing, progress)
     except (MemoryError, ValueError):

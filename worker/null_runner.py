@@ -1,9 +1,8 @@
 """Executes steps without computing anything: answers them after a given time, to measure and size control planes without accelerators."""
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +15,10 @@ from worker.progress import ProgressCounter
 from worker.sampling.logprobs import PromptRows, RowLogprobs, TokenRows
 from worker.sampling.sampling_rows import SamplingRows
 from worker.step import Bools, CacheGroup, Ints, LaneError, RunnerLimits, Step, StepResult
+from worker.step_time import StepTime
 from worker.warm_up import check_warm_up, warm_up_steps
 
 _NOTHING_TO_DRAW = "no token can be drawn at index {}: mask and minimum length exclude all of them"
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """How long a step takes in which something runs; one in which nothing does takes none."""
-
-    step_seconds: float = 0.0
-    token_seconds: float = 0.0  # more for every token that runs
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +68,7 @@ class NullRunner:
         """Apply `step` and draw; raises InvalidStep before any effect when the step breaks a rule."""
         now = self._timing.clock()
         scheduled = self._lanes.apply(step)
-        num_tokens = int(scheduled.counts.sum())
-        seconds = self._timing.step_seconds + num_tokens * self._timing.token_seconds if num_tokens else 0.0
-        self._ready_at = max(now, self._ready_at) + seconds
+        self._ready_at = max(now, self._ready_at) + self._timing.seconds(len(scheduled.lanes), int(scheduled.counts.sum()))
         prompt_rows = self._lanes.prompt_rows(scheduled)
         lanes = scheduled.lanes[scheduled.samples]
         rows = self._lanes.sampling_rows(lanes, step.masks)

@@ -1,4 +1,4 @@
-"""Puts load on a server, from one event loop: which requests, and when they are sent."""
+"""Load on a server: which requests, and when they are sent."""
 
 import asyncio
 import random
@@ -55,6 +55,37 @@ def _draw(seed: str, vocabulary: Sequence[int], count: int) -> list[int]:
     return random.Random(seed).choices(vocabulary, k=count)
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests that `concurrency` streams send one after the other, or that are sent at `times`, in seconds from the beginning.
+
+    No request is sent after `max_seconds`.
+    """
+
+    requests: Sequence[Request]
+    max_seconds: float
+    concurrency: int = 1
+    times: Sequence[float] | None = None
+
+    def split(self, count: int) -> "list[Load]":
+        """Equal parts of it for `count` processes, fewer where there are fewer streams or requests than that."""
+        cycle = count if self.times is not None else self.concurrency
+        owners = [index % cycle % count for index in range(len(self.requests))]
+        return [self._part(owners, process, count) for process in range(min(cycle, count, len(self.requests)))]
+
+    def _part(self, owners: Sequence[int], process: int, count: int) -> "Load":
+        mine = [index for index, owner in enumerate(owners) if owner == process]
+        times = None if self.times is None else [self.times[index] for index in mine]
+        return Load([self.requests[index] for index in mine], self.max_seconds, len(range(process, self.concurrency, count)), times)
+
+
+async def put(send: Send, load: Load, began: float) -> list[Timeline]:
+    """Send `load` from this event loop, and follow all of it to its end; `began` is when its times begin, on the clock of timelines."""
+    if load.times is None:
+        return await closed_loop(send, load.requests, load.concurrency, load.max_seconds)
+    return await open_loop(send, load.requests, [began + time for time in load.times], began + load.max_seconds)
+
+
 async def closed_loop(send: Send, requests: Sequence[Request], concurrency: int, max_seconds: float) -> list[Timeline]:
     """Keep `concurrency` requests in flight until all are sent or `max_seconds` are over; what is in flight then is followed to its end."""
     pending = iter(requests)
@@ -73,8 +104,8 @@ async def closed_loop(send: Send, requests: Sequence[Request], concurrency: int,
     return timelines
 
 
-async def open_loop(send: Send, requests: Sequence[Request], times: Sequence[float], max_seconds: float) -> list[Timeline]:
-    """Send each request at its time, in seconds from now, however many are in flight; each timeline says how late that was."""
+async def open_loop(send: Send, requests: Sequence[Request], times: Sequence[float], last_start: float) -> list[Timeline]:
+    """Send each request at its time, unless that is after `last_start`, however many are in flight; each timeline says how late it was."""
     timelines: list[Timeline] = []
 
     async def once(request: Request, due: float) -> None:
@@ -82,11 +113,10 @@ async def open_loop(send: Send, requests: Sequence[Request], times: Sequence[flo
         timeline.lateness_seconds = max(0.0, timeline.started_at - due)
         timelines.append(timeline)
 
-    began = time.perf_counter()  # the clock of timelines
     async with asyncio.TaskGroup() as group:
-        for request, arrival in zip(requests, times, strict=True):
-            if arrival > max_seconds:
+        for request, due in zip(requests, times, strict=True):
+            if due > last_start:
                 break
-            await asyncio.sleep(began + arrival - time.perf_counter())
-            group.create_task(once(request, began + arrival))
+            await asyncio.sleep(due - time.perf_counter())
+            group.create_task(once(request, due))
     return timelines

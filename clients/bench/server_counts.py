@@ -20,14 +20,21 @@ class TokenCounts:
         return TokenCounts(self.prompt - earlier.prompt, self.generation - earlier.generation)
 
 
+class CountsUnreadable(Exception):
+    """The server's counts cannot be read; the message is one line."""
+
+
 async def scrape(url: str) -> TokenCounts:
-    """Read the counters at `url`; raises OSError when it does not answer, ValueError when they are not there."""
+    """Read the counters at `url`; raises CountsUnreadable when it does not answer, or they are not there."""
 
     def fetch() -> str:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
             return str(response.read(), "utf-8")
 
-    return parse(await asyncio.to_thread(fetch))
+    try:
+        return parse(await asyncio.to_thread(fetch))
+    except (OSError, ValueError) as error:
+        raise CountsUnreadable(f"{url}: {error}") from error
 
 
 def parse(exposition: str) -> TokenCounts:

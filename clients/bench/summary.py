@@ -36,7 +36,7 @@ class Distribution:
 class Summary:
     """One load level. Times and rates are those of requests that ended well, `received` counts the tokens of all.
 
-    `lateness` is the load generator's own, of sending all requests; None in closed loop.
+    `lateness` is the load generator's own, of sending all requests; None in closed loop. `num_unsent`: left out as their time had passed.
     """
 
     level: str
@@ -53,13 +53,14 @@ class Summary:
     end_to_end: Distribution | None
     lateness: Distribution | None = None
     goodput: Goodput | None = None
+    num_unsent: int = 0
 
     @property
     def num_failures(self) -> int:
         return sum(self.failures.values())
 
 
-def summarize(level: str, timelines: Sequence[Timeline], limits: Limits | None = None) -> Summary:
+def summarize(level: str, timelines: Sequence[Timeline], limits: Limits | None = None, num_unsent: int = 0) -> Summary:
     """Summarize a level of at least one request; its time runs from the first request sent to the last one ended."""
     good = [timeline for timeline in timelines if not timeline.failure]
     seconds = max(timeline.ended_at for timeline in timelines) - min(timeline.started_at for timeline in timelines)
@@ -81,6 +82,7 @@ def summarize(level: str, timelines: Sequence[Timeline], limits: Limits | None =
         end_to_end=Distribution.of([timeline.end_to_end_seconds for timeline in good]),
         lateness=Distribution.of([timeline.lateness_seconds for timeline in timelines if timeline.lateness_seconds is not None]),
         goodput=Goodput(limits, num_in_time, num_in_time / seconds) if limits else None,
+        num_unsent=num_unsent,
     )
 
 
@@ -102,6 +104,10 @@ def table(summary: Summary) -> str:
     if summary.lateness and summary.lateness.p99 > _MAX_LATENESS_SECONDS:
         late = f"{summary.lateness.p50 * 1000:.1f} ms late at p50, {summary.lateness.p99 * 1000:.1f} ms at p99"
         lines.append(f"  schedule NOT kept: requests were sent {late} (limit {_MAX_LATENESS_SECONDS * 1000:.0f} ms)")
+    if summary.num_unsent:
+        lines.append(
+            f"  cut short by --max-seconds: {summary.num_unsent} of {summary.num_requests + summary.num_unsent} requests were not sent"
+        )
     lines += [f"  failed: {count} x {failure}" for failure, count in summary.failures.items()]
     return "\n".join(lines)
 

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from clients.async_client import AsyncClient
 from clients.bench.arrivals import Arrivals, Trace
+from clients.bench.generator import Generator
 from clients.bench.goodput import Limits
-from clients.bench.load import Workload, closed_loop, open_loop
+from clients.bench.load import Load, Workload
 from clients.bench.server_counts import TokenCounts, scrape
 from clients.bench.summary import Summary, summarize
-from clients.bench.timeline import Timeline, follow
 from clients.request import Request
 from clients.results import Model
 
@@ -33,13 +32,24 @@ class Level:
     def name(self) -> str:
         return f"concurrency {self.concurrency}" if self.schedule is None else self.schedule.name
 
+    @property
+    def rate(self) -> float | None:
+        """Requests per second that are to be sent; None for streams and traces."""
+        return self.schedule.rate if isinstance(self.schedule, Arrivals) else None
+
+    def load(self, requests: Sequence[Request]) -> Load:
+        """`requests` as this level sends them."""
+        times = None if self.schedule is None else self.schedule.times(len(requests))
+        return Load(requests, self.max_seconds, self.concurrency, times)
+
 
 @dataclass(frozen=True, slots=True)
 class LevelOutcome:
-    """A level's figures, and what the server counted meanwhile if it was asked."""
+    """A level's figures, what the server counted meanwhile if it was asked, and the level's rate if it had one."""
 
     summary: Summary
     counted: TokenCounts | None
+    rate: float | None = None
 
     @property
     def is_good(self) -> bool:
@@ -50,42 +60,34 @@ class Sweep:
     """Runs levels one after the other. Each begins with a warm-up that is in no figure; the server's counts are read around the rest."""
 
     def __init__(
-        self, client: AsyncClient, model: Model, workload: Workload, metrics_url: str | None = None, limits: Limits | None = None
+        self, generator: Generator, model: Model, workload: Workload, metrics_url: str | None = None, limits: Limits | None = None
     ) -> None:
-        self._client = client
+        self._generator = generator
         self._model = model
         self._workload = workload
         self._metrics_url = metrics_url
         self._limits = limits
 
     async def run(self, levels: Sequence[Level]) -> AsyncIterator[LevelOutcome]:
-        """Yield the outcome of each level; raises OSError or ValueError when the server's counts cannot be read."""
+        """Yield the outcome of each level; raises CountsUnreadable when the server's counts cannot be read."""
         for level in levels:
             yield await self._run_level(level)
 
     async def _run_level(self, level: Level) -> LevelOutcome:
         requests = self._requests(level, f"{level.name} warm-up", level.num_warm_up)
         warm_up = [replace(request, max_tokens=min(request.max_tokens or 0, _WARM_UP_TOKENS)) for request in requests]
-        await closed_loop(self._send, warm_up, level.concurrency, level.max_seconds)
+        await self._generator.put(Load(warm_up, level.max_seconds, max(level.concurrency, self._generator.num_connections)))
         before = await self._settled_counts()
         requests = self._requests(level, level.name, level.num_requests)
-        summary = summarize(level.name, await self._apply(level, requests), self._limits)
+        timelines = await self._generator.put(level.load(requests))
         after = await self._settled_counts()
-        return LevelOutcome(summary, after - before if after is not None and before is not None else None)
+        summary = summarize(level.name, timelines, self._limits, num_unsent=len(requests) - len(timelines))
+        return LevelOutcome(summary, after - before if after is not None and before is not None else None, level.rate)
 
     def _requests(self, level: Level, name: str, count: int) -> list[Request]:
         if isinstance(level.schedule, Trace):
             return self._workload.requests_of(self._model, name, level.schedule.lengths[:count])
         return self._workload.requests(self._model, name, count)
-
-    async def _apply(self, level: Level, requests: Sequence[Request]) -> list[Timeline]:
-        if level.schedule is None:
-            return await closed_loop(self._send, requests, level.concurrency, level.max_seconds)
-        return await open_loop(self._send, requests, level.schedule.times(len(requests)), level.max_seconds)
-
-    async def _send(self, request: Request) -> Timeline:
-        assert request.max_tokens is not None
-        return await follow(self._client.send(request), request.max_tokens)
 
     async def _settled_counts(self) -> TokenCounts | None:
         """The server's counts once they have come to rest; it may count a token a moment after it was received."""

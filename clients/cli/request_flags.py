@@ -42,7 +42,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument("--" + name.replace("_", "-"), type=kind, metavar="N" if kind is int else "X", help=explanation)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; may be repeated")
     group.add_argument("--ignore-eos", action="store_true", default=None, help="go on after the model's end tokens")
-    group.add_argument("--priority", type=int, default=0, metavar="N", help="lower runs first")
+    group.add_argument("--priority", type=int, default=0, metavar="N", help="lower runs first; one level is worth ten seconds of waiting")
     _add_constraint_arguments(parser)
     _add_template_arguments(parser)
 

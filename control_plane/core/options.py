@@ -1,5 +1,6 @@
 """Options of the scheduler."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -14,7 +15,12 @@ class SchedulerOptions:
     prefix_caching: bool = True
     watermark: float = 0.01  # share of the pages that admission leaves to running sequences
     max_overtakes: int = 64  # a request that does not fit is overtaken so often, then pages are saved for it
-    ageing_seconds: float = 10.0  # waiting this long improves the priority by one
+    ageing_seconds: float = 10.0  # waiting this long improves the priority by one; infinite: priorities are strict
     max_losses: int = 3  # worker losses of a sequence that was alone in the lost step, without progress in between, then it ends
     grace_seconds: float = 30.0  # how long a sequence waits for a worker that may run it
     continue_on_numerics_change: bool = False  # instead of waiting for a worker with the numerics id of the earlier tokens
+
+    @property
+    def strict_priorities(self) -> bool:
+        """Whether a lower number runs first however long others have waited."""
+        return math.isinf(self.ageing_seconds)

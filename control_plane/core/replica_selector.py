@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Replicas
 from dataclasses import dataclass
 
+from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.page_tables import PrefixHit
 from control_plane.core.replica import Replica
 from control_plane.core.sequence import Sequence
@@ -41,19 +42,21 @@ class ReplicaSelector:
     far as numerics allow the same for all such sequences.
     """
 
-    def __init__(self, replicas: Replicas[Replica], waiting: WaitingQueue, max_overtakes: int) -> None:
+    def __init__(self, replicas: Replicas[Replica], waiting: WaitingQueue, options: SchedulerOptions) -> None:
         self._replicas = replicas
         self._waiting = waiting
-        self._max_overtakes = max_overtakes
+        self._options = options
         self._saved: dict[Sequence, Replica] = {}  # where pages are saved for whom
         self._builders: Mapping[Replica, StepBuilder] = {}
         self._closed: set[Replica] = set()
+        self._priority: int | None = None  # of the sequences that this pass looks at now
         self.num_looks = 0  # at partitions of workers in this pass
 
     def begin(self, builders: Mapping[Replica, StepBuilder]) -> None:
         """Begin a pass in which some workers take a step; nobody is admitted where somebody was preempted."""
         self._builders = builders
         self.num_looks = 0
+        self._priority = None
         self._closed = {replica for replica, builder in builders.items() if builder.preempted}
         self._saved = {
             sequence: replica
@@ -103,11 +106,19 @@ class ReplicaSelector:
     def save_pages(self, passed: list[Sequence]) -> None:
         """Close a worker for each sequence that does not fit and was overtaken too often."""
         for sequence in passed:
-            if self._waiting.num_overtakes(sequence) >= self._max_overtakes:
+            if self._waiting.num_overtakes(sequence) >= self._options.max_overtakes:
                 if sequence not in self._saved:
                     self._choose(sequence)
                 if sequence in self._saved:
                     self._closed.add(self._saved[sequence])
+
+    def keep_order(self, passed: list[Sequence], priority: int) -> None:
+        """Go on with sequences of a priority: where that is strict, close every worker on which one of a lower number does not fit."""
+        if self._options.strict_priorities and priority != self._priority:
+            self._priority = priority
+            for sequence in passed:
+                if sequence.priority < priority:
+                    self._closed.update(self._eligible(sequence))
 
     def _choose(self, sequence: Sequence) -> None:
         eligible = [replica for replica in self._eligible(sequence) if not replica.draining]

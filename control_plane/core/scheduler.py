@@ -55,7 +55,7 @@ class Scheduler:
         self._started: list[Sequence] = []
         self._held: set[Sequence] = set()
         self._failed: list[FailedSequence] = []
-        self._selector = ReplicaSelector(self.replicas, self.waiting, self.options.max_overtakes)
+        self._selector = ReplicaSelector(self.replicas, self.waiting, self.options)
         self._sharing = PromptSharing(self.replicas, self.waiting)
         self._num_audits = 0
 
@@ -116,8 +116,8 @@ class Scheduler:
 
     def submit(self, sequence: Sequence, now: float) -> None:
         """Let a new sequence wait for its admission. Waiting improves the priority, at the same rate for all: the order never changes."""
-        age_credit = sequence.arrival_time / self.options.ageing_seconds
-        sequence.order = (sequence.priority + age_credit, next(self._arrivals))
+        arrival_time = sequence.arrival_time
+        sequence.order = (sequence.priority + arrival_time / self.options.ageing_seconds, arrival_time, next(self._arrivals))
         self._wait(sequence, now)
 
     def readmit(self, sequence: Sequence, now: float) -> None:
@@ -229,10 +229,11 @@ class Scheduler:
         num_hashed = 0
         self.waiting.recall(line for replica, builder in builders.items() for line in self._open_lines(replica, builder))
         while len(passed) < _MAX_PASSED and self._selector.num_looks < _MAX_LOOKS and num_hashed < _MAX_HASHED_TOKENS:
-            if not any(builder.has_room and self._selector.is_open(replica) for replica, builder in builders.items()):
-                break
             sequence = self.waiting.candidate(0)
             if sequence is None:
+                break
+            self._selector.keep_order(passed, sequence.priority)
+            if not any(builder.has_room and self._selector.is_open(replica) for replica, builder in builders.items()):
                 break
             num_hashed -= sequence.hashes.num_tokens
             target = self._selector.find(sequence)
@@ -246,6 +247,8 @@ class Scheduler:
                 self.waiting.passed(sequence)
                 passed.append(sequence)
             elif (builder := builders.get(target.replica)) and builder.accepts(target.is_long):
+                if self.options.strict_priorities and self.waiting.recall_ahead(sequence, passed):
+                    continue
                 self._start(sequence, target, builder, now)
                 self.waiting.recall_deferred((target.replica, target.is_long), 1)
             else:

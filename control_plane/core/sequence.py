@@ -76,7 +76,7 @@ class Sequence:
     group: SiblingGroup | None = None  # the other choices of the request
 
     # Across all workers
-    order: tuple[float, int] = (0.0, 0)  # of scheduling; set when it is submitted
+    order: tuple[float, float, int] = (0.0, 0.0, 0)  # of scheduling; set when it is submitted
     hashes: PageHashes = field(init=False)
     prompt_logprobs: list[Iterable[TokenLogprob]] = field(init=False)  # joined: those of the first tokens of the prompt
     num_prompt_logprobs: int = 1  # tokens

@@ -60,7 +60,7 @@ class WaitingQueue:
         self._deferred: dict[Line, list[Sequence]] = {}  # each in order
         self._deferrals: dict[Sequence, tuple[Line, int]] = {}  # line and weight; the one that was looked at first comes first
         self._deferred_tokens: Counter[Replica | None] = Counter()
-        self._turn: tuple[float, int] = (0.0, 0)  # order of the last one that was recalled in turn
+        self._turn: tuple[float, float, int] = (0.0, 0.0, 0)  # order of the last one that was recalled in turn
         self._num_overtakes = 0  # admissions of sequences behind the first one that did not fit
 
     def __len__(self) -> int:
@@ -175,6 +175,14 @@ class WaitingQueue:
             self._num_overtakes += 1
         if did_not_fit:
             self._recall(bisect_right(self._passed, sequence.order, key=_order), 1)
+
+    def recall_ahead(self, sequence: Sequence, passed: list[Sequence]) -> bool:
+        """Make the first that did not fit a candidate again if it is ahead of a sequence, and not one of `passed`, which do not fit now."""
+        first = self._passed[0] if self._passed else None
+        if first is None or first.order > sequence.order or first in passed:
+            return False
+        self._recall(0, 1)
+        return True
 
     def num_overtakes(self, sequence: Sequence) -> int:
         """How often a sequence was overtaken since it did not fit; more, if others between it and the first in the order ran."""

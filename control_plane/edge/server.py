@@ -5,14 +5,15 @@ import gc
 import logging
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from control_plane.edge.access.access import Access
+from control_plane.edge.access.access import Access, PeerAccess
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
-from control_plane.edge.config import Config, exposures
+from control_plane.edge.config import Config, ServedAddress, front_end_exposures, scheduler_exposures
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
 from control_plane.edge.metrics.collector import ServerCollector
 from control_plane.edge.metrics.families import PREFIX
@@ -29,6 +30,8 @@ from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.worker_link.options import LinkOptions
+from pypto_serving.process.credentials.files import ReloadedFiles
+from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.process.version import version
@@ -51,22 +54,24 @@ class ControlPlane:
         self._lag = LoopLag(self._calls)
         self._engine_metrics = EngineRecorder()
         self._link_metrics = LinkRecorder()
-        self._context_limit = ContextLimit(config.scheduler.grace_seconds, config.engine.max_queued_requests)
+        front_end = config.front_end
+        self._context_limit = ContextLimit(front_end.worker_grace_seconds, front_end.engine.max_queued_requests)
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 
     async def run(self) -> int:
         """Serve until a stop is requested; returns the exit code. Raises StartUpError when it cannot start."""
         started_at = time.monotonic()
-        config = self._config
+        config, metrics, announce = self._config.front_end, self._config.scheduler.metrics, self._config.scheduler.announce
         async with AsyncExitStack() as cleanup:
-            access = Access(config.access)
-            server = ClientServer(config.host, config.port, self._calls, access.for_clients())
+            access, to_workers = Access(config.access), PeerAccess("worker_tls", self._config.scheduler.worker_tls)
+            server = ClientServer(config.address.host, config.address.port, self._calls, access.for_clients())
             cleanup.push_async_callback(server.stop, 0.0)
-            model = read_model(config.model, config.served_model_name, config.default_sampling, config.chat_template)
+            given = config.model
+            model = read_model(given.directory, given.served_name, given.default_sampling, given.chat_template)
             compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
-            engine = EngineThread(self._engine_options(model, access), compiler, self._engine_metrics, self._link_metrics)
+            engine = EngineThread(self._engine_options(model, to_workers), compiler, self._engine_metrics, self._link_metrics)
             live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
-            endpoint = serve_metrics(self._metrics(engine, live, access), config.metrics_host, config.metrics_port)
+            endpoint = serve_metrics(self._metrics(engine, live, [*access.watched, *to_workers.watched]), metrics.host, metrics.port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
             ports = {"address": server.port, "metrics": endpoint.port, "announce": await engine.start(live)}
@@ -78,16 +83,15 @@ class ControlPlane:
             admission = Admission(model, encoder, compiler, replayer, self._context_limit, config.access.priorities)
             service = InferenceService(model, encoder, load, admission, live, self._description(engine))
             await server.start(service, self._context_limit, engine, self._lag)
-            if config.admin_port is not None:
-                ports["admin"] = await self._start_admin(
-                    config.admin_port, AdminService(engine, live, self._context_limit, self._stop.drain.set), access, cleanup
-                )
+            if config.admin:
+                admin = AdminService(engine, live, self._context_limit, self._stop.drain.set)
+                ports["admin"] = await self._start_admin(config.admin, admin, access, cleanup)
             gc.collect()
             gc.freeze()
             seconds = round(time.monotonic() - started_at, 2)
-            hosts = {"metrics": config.metrics_host, "admin": config.admin_host}
-            addresses = {name: f"{hosts.get(name, config.host)}:{port}" for name, port in ports.items()}
-            for exposure in exposures(config):
+            places = {"metrics": metrics, "announce": announce, "admin": config.admin}
+            addresses = {name: f"{(places.get(name) or config.address).host}:{port}" for name, port in ports.items()}
+            for exposure in (*front_end_exposures(config), *scheduler_exposures(self._config.scheduler)):
                 _log.warning(exposure)
             _log.info("serving", extra={**addresses, "model": model.name, "seconds": seconds})
             self.ports = ports
@@ -95,8 +99,8 @@ class ControlPlane:
             cleanup.callback(preparing.cancel)
             return await self._serve(server, engine, live)
 
-    async def _start_admin(self, port: int, service: AdminService, access: Access, cleanup: AsyncExitStack) -> int:
-        admin = AdminServer(self._config.admin_host, port, self._calls, access.for_operators())
+    async def _start_admin(self, address: ServedAddress, service: AdminService, access: Access, cleanup: AsyncExitStack) -> int:
+        admin = AdminServer(address.host, address.port, self._calls, access.for_operators())
         cleanup.push_async_callback(admin.stop)
         await admin.start(service)
         return admin.port
@@ -116,9 +120,9 @@ class ControlPlane:
 
     async def _drain(self, engine: EngineThread, live: RequestStreams) -> None:
         """Let running requests finish, while there is an engine and time, and nobody asks to stop at once."""
-        _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.drain_seconds})
+        _log.info("draining", extra={"requests": len(live), "drain_seconds": self._config.front_end.drain_seconds})
         engine.drain()
-        deadline = time.monotonic() + self._config.drain_seconds
+        deadline = time.monotonic() + self._config.front_end.drain_seconds
         if not self._stop.at_once.is_set():
             await asyncio.sleep(_FIRST_POLL_SECONDS)
         while len(live) and not (engine.failed.done() or self._stop.at_once.is_set() or time.monotonic() >= deadline):
@@ -127,24 +131,23 @@ class ControlPlane:
             _log.warning("requests cut off", extra={"requests": len(live)})
             live.fail_all("the engine failed" if engine.failed.done() else SHUTTING_DOWN)
 
-    def _engine_options(self, model: ServedModel, access: Access) -> EngineThreadOptions:
-        config = self._config
+    def _engine_options(self, model: ServedModel, to_workers: PeerAccess) -> EngineThreadOptions:
+        config = self._config.scheduler
+        tls = to_workers.to_dial()
         return EngineThreadOptions(
             scheduler=config.scheduler,
             engine=config.engine,
-            links=LinkOptions(
-                self._instance_id, model.fingerprint, access.to_workers(), takeover=config.takeover, min_hang_seconds=config.hang_seconds
-            ),
+            links=LinkOptions(self._instance_id, model.fingerprint, tls, takeover=config.takeover, min_hang_seconds=config.hang_seconds),
             workers=config.workers,
-            host=config.host,
-            announce_port=config.announce_port,
-            announce_credentials=access.for_announcements(),
+            host=config.announce.host,
+            announce_port=config.announce.port,
+            announce_credentials=to_workers.credentials(),
         )
 
-    def _metrics(self, engine: EngineThread, live: RequestStreams, access: Access) -> CollectorRegistry:
+    def _metrics(self, engine: EngineThread, live: RequestStreams, watched: Sequence[ReloadedFiles[Any]]) -> CollectorRegistry:
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
-        registry.register(access.metrics(PREFIX))
+        registry.register(CredentialCollector(PREFIX, watched))
         recorders = (self._engine_metrics, self._link_metrics, self._calls)
         num_held_back, num_unwritten = lambda: self._context_limit.num_waiting, lambda: live.num_unwritten_bytes
         registry.register(ServerCollector(recorders, engine.take_snapshot, num_held_back, num_unwritten))
@@ -154,7 +157,7 @@ class ControlPlane:
         return ServerDescription(
             version=version(),
             instance_id=self._instance_id,
-            max_queued_requests=self._config.engine.max_queued_requests,
+            max_queued_requests=self._config.front_end.engine.max_queued_requests,
             num_workers=lambda: len(engine.snapshot.workers),
             max_model_len=lambda: self._context_limit.tokens,
         )

@@ -8,6 +8,7 @@ from pypto_serving.process.address import split_address
 
 _MAX_INT = 2**31 - 1
 _MAX_SECONDS = 86400.0
+_MAX_SOCKET_PATH = 107  # of the kernel, in bytes
 
 
 def count(text: str) -> int:
@@ -82,6 +83,15 @@ def address(text: str) -> str:
         split_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).replace(repr(text), text, 1)) from None
+    return text
+
+
+def address_or_socket(text: str) -> str:
+    """host:port, or unix: and the absolute path of a socket in the file system."""
+    if not text.startswith("unix:"):
+        return address(text)
+    if not text.startswith("unix:/") or len(text.encode()) - len("unix:") > _MAX_SOCKET_PATH:
+        raise argparse.ArgumentTypeError(f"{text} is not unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes")
     return text
 
 

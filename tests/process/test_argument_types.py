@@ -19,6 +19,8 @@ from pypto_serving.process import argument_types as types
         (types.number, "-1.5", -1.5),
         (types.number_between(0, 10), "0.5", 0.5),
         (types.address, "[::1]:80", "[::1]:80"),
+        (types.address_or_socket, "host:80", "host:80"),
+        (types.address_or_socket, "unix:/run/socket", "unix:/run/socket"),
     ],
 )
 def test_accepts(kind: Callable[[str], object], text: str, value: object) -> None:
@@ -48,6 +50,9 @@ def test_accepts(kind: Callable[[str], object], text: str, value: object) -> Non
         (types.address, "localhost"),
         (types.address, ":80"),
         (types.address, "host:0"),
+        (types.address_or_socket, "host"),
+        (types.address_or_socket, "unix:run/socket"),
+        (types.address_or_socket, "unix:/" + 107 * "x"),
     ],
 )
 def test_a_refusal_names_the_value(kind: Callable[[str], object], text: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clients.cli.main import main as run_client
-from control_plane.edge.config import read_config as read_control_plane_config
+from control_plane.edge.flags.programs import read_config as read_control_plane_config
 from pypto_serving.process.version import program_name, version
 from worker.config import read_config as read_worker_config
 

@@ -7,6 +7,7 @@ import pytest
 from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.start_up import StartUpError
 from worker.config import WorkerConfig, read_config
+from worker.step_time import StepTable
 
 
 def config(tmp_path: Path, *arguments: str) -> WorkerConfig:
@@ -57,6 +58,8 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
         (["--device", "cpu", "--token-us", "0"], "--token-us needs --device null"),
         (["--device", "null", "--step-ms", "-1"], "argument --step-ms: -1 is not a number from 0 to 10000"),
         (["--device", "null", "--token-us", "nan"], "argument --token-us: nan is not a number from 0 to 10000"),
+        (["--step-table", "/dev/null"], "argument --step-table: /dev/null: line 1: must be batch_size,tokens,milliseconds"),
+        (["--step-table", "/nowhere.csv"], "argument --step-table: /nowhere.csv: No such file or directory"),
         (["--dtype", "float16"], "argument --dtype: invalid choice"),
     ],
 )
@@ -87,6 +90,25 @@ def test_net_01_advertised_address(tmp_path: Path, arguments: list[str], address
 def test_times_of_a_null_device(tmp_path: Path) -> None:
     timed, bare = config(tmp_path, "--device", "null", "--step-ms", "2.5", "--token-us", "20"), config(tmp_path, "--device", "null")
     assert (timed.step_ms, timed.token_us, bare.step_ms, bare.token_us) == (2.5, 20.0, 0.0, 0.0)
+
+
+def test_table_of_a_null_device_is_read(tmp_path: Path) -> None:
+    (table := tmp_path / "steps.csv").write_text("batch_size,tokens,milliseconds\n1,1,2.5\n")
+    assert config(tmp_path, "--device", "null", "--step-table", str(table)).step_table == StepTable({1: ([0], [2.5])})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--device cpu", "--step-table needs --device null"),
+        ("--device null --token-us 3", "--token-us and --step-table, which has all times, exclude each other"),
+    ],
+)
+def test_table_where_it_says_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, message: str) -> None:
+    (table := tmp_path / "steps.csv").write_text("batch_size,tokens,milliseconds\n1,1,2.5\n")
+    with pytest.raises(SystemExit, match="2"):
+        config(tmp_path, "--step-table", str(table), *flags.split())
+    assert message in capsys.readouterr().err
 
 
 def test_announcing_a_wildcard_host_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 from fakes.device.steps import drawn, ids, step, worker_admission
 
 from worker.lanes.step_rules import InvalidStep
-from worker.null_runner import NullRunner, StepTime
+from worker.null_runner import NullRunner
 from worker.progress import ProgressCounter
 from worker.step import CacheGroup, LaneSampling, RunnerLimits
+from worker.step_time import StepTable, StepTime
 
 _VOCAB = 50
 
@@ -29,10 +30,16 @@ class _Time:
         self.now += seconds
 
 
-def _runner(time: _Time | None = None, step_seconds: float = 0.0, token_seconds: float = 0.0, vocab_size: int = _VOCAB) -> NullRunner:
+def _runner(
+    time: _Time | None = None,
+    step_seconds: float = 0.0,
+    token_seconds: float = 0.0,
+    vocab_size: int = _VOCAB,
+    table: StepTable | None = None,
+) -> NullRunner:
     time = time or _Time()
     limits = RunnerLimits(vocab_size, max_model_len=32, max_lanes=4, max_step_tokens=64)
-    timing = StepTime(step_seconds, token_seconds, time.clock, time.sleep)
+    timing = StepTime(step_seconds, token_seconds, table, time.clock, time.sleep)
     return NullRunner(limits, [CacheGroup("full", 4, 32)], timing, ProgressCounter())
 
 
@@ -117,6 +124,15 @@ def test_a_step_takes_its_time_by_the_tokens_that_run() -> None:
     assert time.slept == [0.008, 0.006]
     runner.execute(step(3, released_lanes=[0]))
     assert time.slept == [0.008, 0.006]
+
+
+def test_a_step_takes_the_time_of_a_table() -> None:
+    time = _Time()
+    runner = _runner(time, table=StepTable({1: ([0, 10], [4.0, 24.0])}))
+    runner.execute(step(1, {0: 3}, admissions=[worker_admission(0)]))
+    runner.execute(step(2))
+    runner.execute(step(3, released_lanes=[0]))
+    assert time.slept == [0.008, 0.004]
 
 
 def test_steps_run_one_after_the_other() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 
 import grpc
 import pytest
@@ -10,7 +11,8 @@ from prometheus_client.core import CounterMetricFamily
 from clients.cli.main import main
 from pypto_serving.process.metrics_endpoint import serve_metrics
 
-QUICK = ("--concurrency", "1,2", "--requests", "3", "--warmup", "1", "--prompt-tokens", "3", "--max-tokens", "4")
+QUICK = ("--requests", "3", "--warmup", "1", "--prompt-tokens", "3", "--max-tokens", "4")
+STREAMS = ("--concurrency", "1,2")
 
 
 class TokenCounters:
@@ -58,20 +60,20 @@ def metrics_url(server):
 
 
 async def test_levels_are_measured_without_their_warm_up(bench):
-    status, out, levels = await bench()
+    status, out, levels = await bench(*STREAMS)
     assert status == 0
     assert "concurrency 1: 3 requests" in out and "concurrency 2: 3 requests" in out
     assert [level["summary"]["received"] for level in levels] == [{"prompt": 9, "generation": 12}] * 2
 
 
 async def test_counts_that_agree_with_the_servers_are_said_to(bench, metrics_url):
-    status, out, levels = await bench("--metrics", metrics_url())
+    status, out, levels = await bench(*STREAMS, "--metrics", metrics_url())
     assert status == 0 and "counts agree" in out
     assert [level["counted"] for level in levels] == [{"prompt": 9, "generation": 12}] * 2
 
 
 async def test_counts_that_differ_fail(bench, metrics_url):
-    status, out, _ = await bench("--metrics", metrics_url(extra=1))
+    status, out, _ = await bench(*STREAMS, "--metrics", metrics_url(extra=1))
     assert status == 1 and "counts DIFFER" in out
 
 
@@ -105,6 +107,30 @@ async def test_trace_is_replayed_with_its_lengths(bench, server, tmp_path):
     assert sent == [(2, 8), (2, 12), (5, 2)]  # the first is the warm-up
 
 
+async def test_trace_that_is_cut_says_so(bench, tmp_path):
+    (trace := tmp_path / "trace.jsonl").write_text(
+        "".join(f'{{"at_seconds": {at}, "prompt_tokens": 3, "max_tokens": 4}}\n' for at in (0, 0.01, 700, 800))
+    )
+    status, out, levels = await bench("--requests", "4", "--trace", str(trace), "--max-seconds", "1")
+    assert status == 0 and "cut short by --max-seconds: 2 of 4 requests were not sent" in out
+    assert (levels[0]["summary"]["num_requests"], levels[0]["summary"]["num_unsent"]) == (2, 2)
+
+
+async def test_every_rate_is_a_level(bench):
+    status, out, levels = await bench("--rate", "1000,2000")
+    assert status == 0 and "rate 1000/s: 3 requests" in out
+    assert [level["rate"] for level in levels] == [1000, 2000]
+
+
+@pytest.mark.parametrize("load", [("--concurrency", "3"), ("--rate", "1000")])
+async def test_processes_share_a_load_over_channels_of_their_own(bench, server, load):
+    status, out, levels = await bench(*load, "--processes", "2", "--channels", "2", "--requests", "9", "--warmup", "4")
+    assert status == 0, out
+    assert (levels[0]["summary"]["num_requests"], levels[0]["summary"]["received"]["generation"]) == (9, 36)
+    assert len(server.service.seen) == 13
+    assert len({tuple(spec.token_ids.ids) for spec in server.service.seen}) == 13
+
+
 async def test_goodput_is_shown_and_written(bench):
     status, out, levels = await bench("--concurrency", "1", "--goodput", "ttft_ms:60000", "tpot_ms:60000")
     assert status == 0 and "3 of 3 requests within ttft_ms:60000 tpot_ms:60000" in out
@@ -116,7 +142,7 @@ async def test_goodput_is_shown_and_written(bench):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--rate", "0"), "--rate: 0.0 is not above 0"),
+        (("--rate", "9", "--concurrency", "1"), "--concurrency and --rate, which sends at its times, exclude each other"),
         (("--arrivals", "constant"), "--arrivals: constant needs a --rate"),
         (("--rate", "9", "--burstiness", "0.5"), "--burstiness: 0.5 is of --arrivals bursty only"),
         (("--rate", "9", "--arrivals", "bursty", "--burstiness", "2"), "--burstiness: 2 is not a number from 0.01 to 1"),
@@ -125,6 +151,8 @@ async def test_goodput_is_shown_and_written(bench):
         (("--shared-prefix", "4"), "--shared-prefix"),
         (("--requests", "0"), "--requests"),
         (("--json", "/nowhere/at/all.json"), "--json"),
+        (("--plot", "/nowhere/at/all.png"), "--plot: there is no directory /nowhere/at"),
+        (("--plot", "all.jpeg2000"), "--plot: all.jpeg2000 does not end in .png, .svg, .pdf"),
         (("--metrics", "http://127.0.0.1:1/"), "--metrics"),
     ],
 )
@@ -133,11 +161,30 @@ async def test_impossible_load_is_bad_usage(bench, arguments, named):
     assert status == 2 and named in out
 
 
+async def test_trace_that_begins_too_late_is_bad_usage(bench, tmp_path):
+    (trace := tmp_path / "trace.jsonl").write_text('{"at_seconds": 20, "prompt_tokens": 6, "max_tokens": 5}')
+    status, out, _ = await bench("--trace", str(trace), "--max-seconds", "10")
+    assert status == 2 and "--max-seconds: 10 is before the first request of --trace, at 20" in out
+
+
+async def test_plot_without_matplotlib_is_bad_usage(bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, _ = await bench("--plot", "levels.png")
+    assert status == 2 and "--plot: no package 'matplotlib' here: pip install 'pypto-serving[plots]'" in out
+
+
+async def test_levels_are_drawn(bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    status, _, _ = await bench(*STREAMS, "--goodput", "ttft_ms:60000", "--plot", str(tmp_path / "levels.png"))
+    assert status == 0 and (tmp_path / "levels.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ((), "--trace: prompt_tokens + max_tokens: 65 is above the model's 64"),
-        (("--rate", "9"), "--rate: 9 and a --trace, which has its own times, exclude each other"),
+        (("--rate", "9"), "--rate and --trace, which has its own times, exclude each other"),
+        (("--concurrency", "9"), "--concurrency and --trace, which sends at its times, exclude each other"),
         (("--shared-prefix", "61"), "--shared-prefix: 61 is not within the longest prompt of --trace, 60"),
     ],
 )
@@ -151,6 +198,9 @@ async def test_impossible_trace_is_bad_usage(bench, tmp_path, arguments, named):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (("--rate", "5,0"), "argument --rate: 0 is not above 0"),
+        (("--processes", "0"), "argument --processes: 0 is not an integer from 1 to 64"),
+        (("--channels", "many"), "argument --channels: many is not an integer from 1 to 1024"),
         (("--arrivals", "regular"), "--arrivals: invalid choice: 'regular'"),
         (("--goodput", "itl:3"), "--goodput: itl:3: the limits are ttft_ms, tpot_ms, e2el_ms"),
         (("--goodput", "ttft_ms:0"), "--goodput: ttft_ms:0: 0 is not above 0"),

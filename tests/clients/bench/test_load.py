@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from clients.bench.load import Workload, closed_loop, open_loop
+from clients.bench.load import Load, Workload, closed_loop, open_loop, put
 from clients.bench.timeline import Timeline
 from clients.request import Request
 from clients.results import Model
@@ -35,11 +35,25 @@ async def test_closed_loop_starts_nothing_after_its_time():
 
 
 async def test_open_loop_sends_every_request():
-    assert len(await open_loop(Sender(), REQUESTS, [0.0] * 6, max_seconds=60)) == 6
+    assert len(await put(Sender(), Load(REQUESTS, 60.0, times=[0.0] * 6), time.perf_counter())) == 6
 
 
 async def test_open_loop_starts_nothing_after_its_time():
-    assert len(await open_loop(Sender(), REQUESTS, [0.0] + [1000.0] * 5, max_seconds=0)) == 1
+    assert len(await put(Sender(), Load(REQUESTS, 0.0, times=[0.0] + [1000.0] * 5), time.perf_counter())) == 1
+
+
+def test_parts_of_a_closed_loop_hold_every_request_once_and_the_streams_together():
+    parts = Load(REQUESTS, 60.0, concurrency=5).split(2)
+    assert [part.concurrency for part in parts] == [3, 2]
+    assert [[request.token_ids[0] for request in part.requests] for part in parts] == [[0, 2, 4, 5], [1, 3]]
+    assert [len(part.requests) for part in Load(REQUESTS, 60.0, concurrency=2).split(4)] == [3, 3]
+
+
+def test_parts_of_an_open_loop_keep_their_times():
+    parts = Load(REQUESTS, 60.0, times=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).split(4)
+    assert [part.times for part in parts] == [[0.0, 4.0], [1.0, 5.0], [2.0], [3.0]]
+    assert [request for part in parts for request in part.requests] == [REQUESTS[index] for index in (0, 4, 1, 5, 2, 3)]
+    assert len(Load(REQUESTS[:2], 60.0, times=[0.0, 1.0]).split(4)) == 2
 
 
 async def test_open_loop_measures_how_late_it_is():
@@ -48,7 +62,8 @@ async def test_open_loop_measures_how_late_it_is():
         time.sleep(0.02)  # holds the loop, so that the requests after this one are late
         return timeline
 
-    lateness = [timeline.lateness_seconds for timeline in await open_loop(send, REQUESTS[:3], [0.0] * 3, max_seconds=60)]
+    now = time.perf_counter()
+    lateness = [timeline.lateness_seconds for timeline in await open_loop(send, REQUESTS[:3], [now] * 3, now + 60)]
     assert 0.0 <= lateness[0] < lateness[1] - 0.015 < lateness[2] - 0.03
 
 

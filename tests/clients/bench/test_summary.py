@@ -63,6 +63,11 @@ def test_schedule_that_was_not_kept_is_said(lateness, said):
     assert ("schedule NOT kept: requests were sent 50.0 ms late at p50" in table(summarize("c", [late]))) == said
 
 
+def test_level_that_was_cut_short_says_so():
+    assert "cut short by --max-seconds: 3 of 4 requests were not sent" in table(summarize("c", [timeline(0.0, 1.0)], num_unsent=3))
+    assert "cut short" not in table(summarize("c", [timeline(0.0, 1.0)]))
+
+
 def test_only_failures_leave_no_distribution():
     summary = summarize("c", [timeline(1.0, 2.0, failure="ABORTED")])
     assert summary.first_token is None and summary.output_tokens_per_second == 0

@@ -8,7 +8,7 @@ from control_plane.core.waiting_queue import WaitingQueue
 
 def waiting(name, order=0.0, numerics_id=None, group=None) -> Sequence:
     sequence = Sequence(name, int(name), [1, 2, 3], 3, 8, 3, frozenset(), SamplingParams(), arrival_time=0.0, group=group)
-    sequence.order, sequence.numerics_id = (order, int(name)), numerics_id
+    sequence.order, sequence.numerics_id = (order, 0.0, int(name)), numerics_id
     return sequence
 
 

@@ -14,8 +14,8 @@ from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness.running_control_plane import RunningControlPlane, running
 
-from control_plane.edge import config
 from control_plane.edge.config import StreamOptions
+from control_plane.edge.flags import groups
 from control_plane.engine.engine import Engine
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -104,7 +104,7 @@ async def test_ops_03_running_requests_finish_and_all_others_are_refused(model: 
 
 
 async def test_ops_03_a_reader_that_stopped_is_not_waited_for(model: Path, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "StreamOptions", functools.partial(StreamOptions, max_unwritten_tokens=50))
+    monkeypatch.setattr(groups, "StreamOptions", functools.partial(StreamOptions, max_unwritten_tokens=50))
     worker.options = replace(worker.options, max_model_len=1000, num_pages=300)
     await worker.kill()
     await worker.start()

@@ -1,0 +1,1 @@
+"""The lease that decides which one of several schedulers serves."""
