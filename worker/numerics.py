@@ -8,12 +8,13 @@ import torch
 
 from kernels import ops
 from kernels.cpu import products
+from pypto_serving.wire import contract
 
 # Decide how work is divided, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
-_CODE = ("kernels", "worker/layers", "worker/models", "worker/sampling")
+_CODE = ("kernels", "worker/checkpoint", "worker/layers", "worker/models", "worker/sampling")
 _NPU_CODE = ("kernels/pypto",)  # computes on an NPU only
 _OTHER_CODE = ("kernels/testing",)
 
@@ -83,7 +84,7 @@ def _digest_of_code(device_type: str) -> str:
     root = Path(__file__).parents[1]
     left_out = [root / folder for folder in (_OTHER_CODE if device_type == "npu" else (*_OTHER_CODE, *_NPU_CODE))]
     files = (file for folder in _CODE for file in (root / folder).rglob("*.py"))
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(contract.MIN_TEMPERATURE).encode())  # all that the sampler takes from elsewhere
     for file in sorted(file for file in files if not any(file.is_relative_to(folder) for folder in left_out)):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:8]

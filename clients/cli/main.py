@@ -106,5 +106,5 @@ def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
     if problem:
         return f"{where} cannot be talked to: {problem} (flags: {_TLS_FLAGS})"
     if "failed to connect" in error.message:
-        return f"no answer from {where}: start it with `make serve-control`"
+        return f"no answer from {where}: start it with `pypto-serving-control`, or in a checkout with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

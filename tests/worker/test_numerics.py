@@ -61,6 +61,13 @@ def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.Mo
     assert digest("cpu") == before["npu"]
 
 
+def test_the_temperature_below_which_tokens_are_the_most_likely_ones_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = numerics._digest_of_code.__wrapped__
+    before = digest("cpu")
+    monkeypatch.setattr("pypto_serving.wire.contract.MIN_TEMPERATURE", 1e-4)
+    assert digest("cpu") != before
+
+
 def test_numerics_id_is_that_of_the_code_that_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = numerics_id(torch.float32, CPU)
     monkeypatch.setattr("worker.numerics._CODE", ("docs",))  # as if the files had changed

@@ -31,7 +31,8 @@ async def test_help_tells_exit_statuses_and_loads_nothing_slow(command_line):
 async def test_nobody_listening_names_the_way_out(command_line, dead_target):
     ended = await command_line("generate", "hi", "--target", dead_target, "--connect-seconds", "0.1")
     assert (ended.status, ended.out) == (3, "")
-    assert ended.err == f"error: no answer from {dead_target}: start it with `make serve-control`\n"
+    start = "start it with `pypto-serving-control`, or in a checkout with `make serve-control`"
+    assert ended.err == f"error: no answer from {dead_target}: {start}\n"
 
 
 async def test_unavailable_server_is_told_apart_from_none(command_line, server):

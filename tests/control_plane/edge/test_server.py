@@ -4,6 +4,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2
@@ -23,8 +24,16 @@ def spec(max_tokens: int = 5, **fields: object) -> pb.GenerationSpec:
 
 
 async def generate(server: RunningControlPlane, **fields: object) -> pb.GenerateResponse:
+    """Ask, and again when the server says so: on a busy machine it runs late, above all while it starts."""
     stub = inference_pb2_grpc.InferenceServiceStub(server.channel())
-    return await stub.Generate(pb.GenerateRequest(spec=spec(**fields)))
+    while True:
+        try:
+            return await stub.Generate(pb.GenerateRequest(spec=spec(**fields)))
+        except grpc.aio.AioRpcError as error:
+            retry_after_ms = dict(error.trailing_metadata()).get("retry-after-ms")
+            if retry_after_ms is None:
+                raise
+            await asyncio.sleep(int(retry_after_ms) / 1000)
 
 
 async def test_requests_that_came_before_any_worker_are_answered(model: Path, worker: FakeWorker) -> None:

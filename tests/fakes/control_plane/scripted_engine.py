@@ -221,7 +221,7 @@ async def scripted_control_plane(
         load = LoadShedder(options or EngineOptions(), lambda: engine.snapshot, lag)
         admission = Admission(model, encoder, compiler_of(model), replayer, limit)
         service = InferenceService(model, encoder, load, admission, live, server_description)
-        await server.start(service, limit, engine, lag)
+        await server.start(service, limit, engine, LoopLag(calls))  # how late this machine runs refuses no call of a test
         try:
             yield plane
         finally:

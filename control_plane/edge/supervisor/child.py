@@ -1,0 +1,119 @@
+"""A process that a supervisor starts, and starts again when it has died."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+#: Pauses before the first, second, ... start after lives that ended soon.
+_PAUSES_SECONDS = (0.0, 0.2, 1.0, 5.0)
+#: A life of at least this length, from where it served on, was no short one.
+_STEADY_SECONDS = 10.0
+#: So many starts in a row that came to nothing are enough.
+_MAX_FAILED_STARTS = 5
+_READ_BYTES = 65536
+
+
+class Child:
+    """Belongs to the supervisor's loop, which reads `output` and calls `reap`.
+
+    A child says on its standard output what the supervisor has to know, one JSON object a line. Its standard input ends with the
+    supervisor.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], again: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        """`again`: arguments of every life but the first."""
+        self.name = name
+        self.served: dict[str, Any] = {}  # what it said when it first served; empty until then
+        self.exit_code: int | None = None  # of its last life
+        self.num_failed_starts = 0  # in a row
+        self._command = list(command)
+        self._again = list(again)
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._num_short_lives = 0
+        self._serving_since: float | None = None  # in this life
+        self._line = b""
+        self.due: float | None = None  # when it is to be started
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has said in this life that it serves."""
+        return self._serving_since is not None
+
+    @property
+    def never_starts(self) -> bool:
+        """Whether there is no use in trying again."""
+        return self.exit_code is not None and (not self.served or self.num_failed_starts >= _MAX_FAILED_STARTS)
+
+    @property
+    def output(self) -> int:
+        """Descriptor of its standard output, while it runs."""
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def start(self) -> None:
+        """Begin a life. In a process group of its own: an interrupt at the terminal is the supervisor's to pass on."""
+        self.due = None
+        arguments = [*self._command, *(self._again if self.exit_code is not None else ()), *self._known_ports()]
+        self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def read(self) -> list[dict[str, Any]]:
+        """What it has said since the last call."""
+        try:
+            self._line += os.read(self.output, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        *lines, self._line = self._line.split(b"\n")
+        said = [json.loads(line) for line in lines]
+        for each in said:
+            if "serving" in each:
+                self._serving_since = self._clock()
+                self.served = self.served or each["serving"]
+                self.num_failed_starts = 0
+        return said
+
+    def reap(self) -> bool:
+        """Whether its life has ended since the last call; then `due` says when the next one would begin."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        self._close()
+        self.exit_code = code
+        lasted = self._clock() - self._serving_since if self._serving_since is not None else 0.0
+        self._num_short_lives = 0 if lasted >= _STEADY_SECONDS else self._num_short_lives + 1
+        self.num_failed_starts += not self.is_serving
+        self.due = self._clock() + _PAUSES_SECONDS[min(max(self._num_short_lives - 1, 0), len(_PAUSES_SECONDS) - 1)]
+        self._serving_since = None
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _close(self) -> None:
+        assert self._process is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process, self._line = None, b""
+
+    def _known_ports(self) -> list[str]:
+        """Flags that make it listen where it did before, also on ports that were any free ones."""
+        ports: dict[str, int] = self.served.get("ports", {})
+        return [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
