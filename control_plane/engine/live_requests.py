@@ -22,6 +22,7 @@ from control_plane.engine.stats import EngineStats
 
 _log = logging.getLogger(__name__)
 
+_TAKEN_OVER = "request taken over by a resume"
 _DRAINING = "the server is draining and runs nothing new: send the request to another one"
 
 #: Numerics ids that no worker had yet and that requests may wait for at the same time.
@@ -62,10 +63,13 @@ class LiveRequests:
     # Beginnings
 
     def end_replaced(self, spec: GenerationRequest) -> None:
-        """End the live request that a resume takes over, from whatever front end."""
+        """End the live request that a resume takes over, from whatever front end; not one that came later.
+
+        A front end that stood still submits its requests again while the client of one has long gone on at another front end.
+        """
         live = self._requests.get(spec.request_id)
-        if live and spec.takes_over and hmac.compare_digest(live.spec.resume_key, spec.resume_key):
-            self.fail(live, Failure.CANCELLED, "request taken over by a resume")
+        if live and _has_key(spec, live) and spec.arrival_time >= live.spec.arrival_time:
+            self.fail(live, Failure.CANCELLED, _TAKEN_OVER)
 
     def submit(self, spec: GenerationRequest, front_end: FrontEnd, now: float) -> None:
         """Accept a request, or refuse it."""
@@ -98,8 +102,11 @@ class LiveRequests:
         self._close(live)
 
     def _conflict(self, spec: GenerationRequest) -> RequestFailed | None:
-        if spec.request_id not in self._requests:
+        live = self._requests.get(spec.request_id)
+        if live is None:
             return None
+        if _has_key(spec, live):
+            return RequestFailed(spec.request_id, Failure.CANCELLED, _TAKEN_OVER)
         message = f"request_id {spec.request_id!r} is live: choose another one, or resume the request with its key"
         return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, message)
 
@@ -292,6 +299,11 @@ class LiveRequests:
     def _emit_prompt_logprobs(self, sequence: Sequence) -> None:
         outputs = self._choices[sequence].request.owner.outputs
         outputs.prompt_logprobs.append(PromptLogprobs(sequence.request_id, tuple(sequence.prompt_logprobs)))
+
+
+def _has_key(spec: GenerationRequest, live: LiveRequest) -> bool:
+    """Whether a request is a resume of a live one."""
+    return spec.takes_over and hmac.compare_digest(live.spec.resume_key, spec.resume_key)
 
 
 class QueueLimits:

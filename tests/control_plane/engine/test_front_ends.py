@@ -40,6 +40,19 @@ def test_a_resume_with_the_key_takes_a_request_over_from_another_front_end():
     bench.assert_at_rest()
 
 
+def test_what_came_earlier_takes_nothing_over():
+    """As when a front end stood still, and meanwhile the client has gone on at another one."""
+    bench, other = bench_with_two()
+    bench.submit(front_end=other, max_tokens=20, resumed=EXPECTED[:2], takes_over=True, arrival_time=101.0)
+    bench.run(2)
+    bench.front_end.forget()
+    bench.submit(max_tokens=20, resumed=EXPECTED[:3], takes_over=True, was_accepted=True, arrival_time=100.0)
+    bench.run()
+    failed = bench.front_end.failed["r"]
+    assert (failed.failure, failed.message) == (Failure.CANCELLED, "request taken over by a resume")
+    assert other.output_of("r") == EXPECTED[2:]
+
+
 def test_a_resume_with_another_key_takes_nothing_over():
     bench, other = bench_with_two()
     bench.submit(front_end=other, max_tokens=20, takes_over=True, resume_key=b"guessed")
