@@ -82,7 +82,7 @@ def _request(submit: pb.Submission, limits: SessionLimits, now: float) -> Genera
     check_range("submit.request_id (length)", len(submit.request_id), 1, _MAX_ID_LENGTH)
     check_range("submit.resume_key (length)", len(submit.resume_key), 0, _MAX_ID_LENGTH)
     check_range("submit.choices (number)", len(submit.choices), 0, _MAX_CHOICES)
-    check_range("submit.max_tokens", submit.max_tokens, 1, _MAX_UINT32)
+    check_range("submit.max_tokens", submit.max_tokens, 0, _MAX_UINT32)
     prompt = _token_ids(submit.prompt_token_ids, "submit.prompt_token_ids", limits.vocab_size)
     check_range("submit.prompt_token_ids (length)", len(prompt), 1, _MAX_UINT32)
     indices = [choice.index for choice in submit.choices]
@@ -111,7 +111,7 @@ def _choice(choice: pb.Choice, max_tokens: int, vocab_size: int) -> ChoiceSpec:
     if not choice.HasField("sampling"):
         raise FrameError(f"{field}.sampling: missing; every choice says how its tokens are drawn")
     resumed = _token_ids(choice.resumed_token_ids, f"{field}.resumed_token_ids", vocab_size)
-    check_range(f"{field}.resumed_token_ids (length)", len(resumed), 0, max_tokens - 1)
+    check_range(f"{field}.resumed_token_ids (length)", len(resumed), 0, max(0, max_tokens - 1))
     if choice.HasField("resumed_numerics_id"):
         check_name(f"{field}.resumed_numerics_id", choice.resumed_numerics_id)
     return ChoiceSpec(

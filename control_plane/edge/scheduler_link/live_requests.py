@@ -30,7 +30,8 @@ class LiveChoice:
             return FinishReason.STOP, last
         if self.is_finishing:
             return FinishReason.STOP, None
-        return (FinishReason.LENGTH, None) if len(self.token_ids) >= request.max_tokens else None
+        # With max_tokens 0 the end comes when the prompt is computed, which only the scheduler knows.
+        return (FinishReason.LENGTH, None) if len(self.token_ids) >= request.max_tokens > 0 else None
 
     def finished(self, reason: FinishReason, end_token_id: int | None, now: float) -> SequenceFinished:
         """Its end, when the scheduler cannot tell it: what only the scheduler knows is 0."""
