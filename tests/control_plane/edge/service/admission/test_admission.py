@@ -142,7 +142,9 @@ async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch:
     encode = model.tokenizer.encode
     monkeypatch.setattr(Tokenizer, "encode", lambda _, text, *rest, **named: sizes.append(len(text)) or encode(text, *rest, **named))
     with pytest.raises(RequestError, match="text has more than 100000 tokens"):
-        await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(text="x" * 700_000))
+        await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(
+            pb.GenerationSpec(text="x" * 700_000)
+        )
     assert sizes == [1 << 16] * 4
 
 

@@ -126,7 +126,9 @@ async def test_what_all_constraints_share_is_built_before_the_first(monkeypatch:
     await encoder.compile(admission._constraints.compile, pb.Constraint(regex="ab"), 2)
     assert len(built) == 1
     endless = model_without_ends()
-    await Admission(endless, encoder, compiler_of(endless), Replayer(), ContextLimit(1.0, 1)).prepare()  # cannot be constrained: nothing to do
+    await Admission(
+        endless, encoder, compiler_of(endless), Replayer(), ContextLimit(1.0, 1)
+    ).prepare()  # cannot be constrained: nothing to do
     encoder.close()
     assert len(built) == 1
 
