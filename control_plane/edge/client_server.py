@@ -10,10 +10,11 @@ from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.keys import KeyInterceptor
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.engine_port import EngineView
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.overload import LoopLag
-from control_plane.edge.service.readiness import EngineView, Readiness
+from control_plane.edge.service.readiness import Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.health import HEALTH, HealthService
@@ -61,7 +62,7 @@ class ClientServer:
         self._access = access
         self._health = HealthService()
         self._readiness: Readiness | None = None
-        self._updating: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineView, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
@@ -71,7 +72,7 @@ class ClientServer:
         if self._access.reflection:
             enable_reflection(self._server, _INFERENCE.full_name, HEALTH)
         await self._server.start()
-        self._updating = asyncio.create_task(readiness.keep_updated(engine, lag.observe))
+        self._watching = [asyncio.create_task(readiness.keep_updated(engine)), asyncio.create_task(lag.watch())]
 
     def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
@@ -82,8 +83,8 @@ class ClientServer:
         """Stop serving; calls get `grace_seconds` to end."""
         self.drain()
         await self._server.stop(grace_seconds)
-        if self._updating:
-            self._updating.cancel()
+        for task in self._watching:
+            task.cancel()
 
 
 class AdminServer:

@@ -18,6 +18,7 @@ class StreamOptions:
     max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
     max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
     slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request
+    max_delta_delay_seconds: float = 0.05  # for which output is gathered at most, while there is too much to do
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,10 @@ class ControlPlane:
         self._stop = stop
         self._instance_id = secrets.token_hex(8)
         self._calls = CallRecorder(METHODS)
-        self._lag = LoopLag(self._calls)
         self._engine_metrics = EngineRecorder()
         self._link_metrics = LinkRecorder()
         front_end = config.front_end
+        self._lag = LoopLag(self._calls, front_end.streams.max_delta_delay_seconds)
         self._context_limit = ContextLimit(front_end.worker_grace_seconds, front_end.engine.max_queued_requests)
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 
@@ -70,7 +70,7 @@ class ControlPlane:
             model = read_model(given.directory, given.served_name, given.default_sampling, given.chat_template)
             compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
             engine = EngineThread(self._engine_options(model, to_workers), compiler, self._engine_metrics, self._link_metrics)
-            live = RequestStreams(asyncio.get_running_loop(), engine, config.streams)
+            live = RequestStreams(asyncio.get_running_loop(), engine, self._lag, config.streams)
             endpoint = serve_metrics(self._metrics(engine, live, [*access.watched, *to_workers.watched]), metrics.host, metrics.port)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)

@@ -170,7 +170,7 @@ def _namespaced_name(text: str) -> tuple[str, str]:
 
 
 def add_stream_timeouts(flags: _Flags) -> None:
-    """How long clients are waited for."""
+    """How long clients are waited for, and wait."""
     flags.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
     )
@@ -181,11 +181,18 @@ def add_stream_timeouts(flags: _Flags) -> None:
         metavar="S",
         help="how long a client may read nothing of its stream before its request ends with RESOURCE_EXHAUSTED",
     )
+    flags.add_argument(
+        "--max-delta-delay-ms",
+        type=types.number_between(0, 1000),
+        default=_STREAMS.max_delta_delay_seconds * 1000,
+        metavar="MS",
+        help="how long tokens of a stream are gathered for one message at most, while there is too much to do; 0: never",
+    )
 
 
 def stream_options(values: argparse.Namespace) -> StreamOptions:
     """What bounds streams."""
-    return StreamOptions(slow_reader_seconds=values.slow_reader_seconds)
+    return StreamOptions(slow_reader_seconds=values.slow_reader_seconds, max_delta_delay_seconds=values.max_delta_delay_ms / 1000)
 
 
 def add_scheduler_timeout(flags: _Flags) -> None:

@@ -140,7 +140,8 @@ async def _refuse(context: _Context, error: RequestError) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
     metadata = error.metadata
     if error.retry_after_seconds is not None:
-        metadata += (("retry-after-ms", str(math.ceil(error.retry_after_seconds * 1000))),)
+        retry_ms = str(math.ceil(error.retry_after_seconds * 1000))
+        metadata += (("retry-after-ms", retry_ms), ("grpc-retry-pushback-ms", retry_ms))  # for people, and for gRPC's own retries
     try:
         async with asyncio.timeout(_STATUS_SECONDS):
             await context.abort(error.code, details, metadata)

@@ -94,7 +94,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             stream.mark_in_write(len(event.delta.token_ids))
                             await writer.write(event)
                         stream.mark_in_write(0)
-                        await self._load.pace()
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
         entries, first_index = output.entries, 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 from control_plane.edge.service.backlog import Backlog
 from control_plane.edge.service.choice_output import ChoiceOutput
@@ -21,7 +22,11 @@ class RequestStream:
         self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self.num_successors = 0  # calls that wait for its end to take it over
-        self._looked_at = [choice for choice in choices if choice.has_stops]
+        self.is_ending = False  # what has come tells of an end: it is not to be gathered
+        self.is_in_turn = False  # it waits for its turn to write
+        self.next_write_time = 0.0  # until then it gathers output
+        self.has_stops = any(choice.has_stops for choice in choices)  # whether `look` is to be called
+        self.is_behind = True  # output is not taken as it comes: a message is on its way, or all is taken at the end
         self._num_unfinished = len(request.choices)
         self._num_in_write = 0  # tokens of a message on its way
         self._failed: RequestFailed | None = None
@@ -40,26 +45,28 @@ class RequestStream:
     def finish(self, choice: ChoiceOutput, finished: SequenceFinished) -> None:
         """The engine has ended a choice."""
         choice.finish(finished)
+        self.is_ending = True
         self._num_unfinished -= 1
         self._end_if_finished()
 
     def fail(self, failed: RequestFailed) -> None:
         """The engine has ended the request."""
         self._failed = failed
+        self.is_ending = True
         self._answered.set()
         self.ended.set()
 
     def look(self) -> list[ChoiceOutput]:
         """Look for stop strings in what has arrived; returns the choices that they end."""
-        return [choice for choice in self._looked_at if choice.look()]
+        return [choice for choice in self.choices if choice.has_stops and choice.look()]
 
     def stop_looking(self) -> None:
         """Look no more: the text is broken."""
-        self._looked_at = []
+        self.has_stops = False
 
-    def arrive(self) -> None:
+    def let_go(self) -> None:
         """Let the call have what has come."""
-        self._count_unwritten()
+        self.is_ending = False
         self._arrived.set()
 
     # The call's side
@@ -67,7 +74,7 @@ class RequestStream:
     async def wait_accepted(self) -> None:
         """Wait until the engine has taken the request in; raises a RequestError when it refuses."""
         await self._answered.wait()
-        if self._failed and not self.backlog.num_tokens:
+        if self._failed and not any(choice.token_ids for choice in self.choices):
             raise error_of(self._failed)
 
     async def wait_output(self) -> bool:
@@ -76,24 +83,23 @@ class RequestStream:
         Raises a RequestError when the request failed and what had come before was there to be taken.
         """
         if not self._arrived.is_set():
-            if self._failed:
-                raise error_of(self._failed)
-            if self.ended.is_set():
-                return False
+            if self.ended.is_set() and not self.is_in_turn:
+                return self._raise_failure()
+            self.is_behind = False
             await self._arrived.wait()
         self._arrived.clear()
+        self.is_behind = True
         return True
 
     async def wait_end(self) -> None:
         """Wait until all has come; raises a RequestError if the request failed."""
         await self.ended.wait()
-        if self._failed:
-            raise error_of(self._failed)
+        self._raise_failure()
 
     def mark_in_write(self, num_tokens: int) -> None:
         """So many of the tokens taken are on their way to the client; all others are written."""
         self._num_in_write = num_tokens
-        self._count_unwritten()
+        self.count_unwritten()
 
     @asynccontextmanager
     async def interruptible(self) -> AsyncIterator[None]:
@@ -118,9 +124,15 @@ class RequestStream:
         if self._interrupt is not None:
             self._interrupt.reschedule(asyncio.get_running_loop().time())
 
+    def _raise_failure(self) -> Literal[False]:
+        if self._failed:
+            raise error_of(self._failed)
+        return False
+
     def _end_if_finished(self) -> None:
         if not self._num_unfinished:
             self.ended.set()
 
-    def _count_unwritten(self) -> None:
+    def count_unwritten(self) -> None:
+        """See whether the client is too slow for what has come."""
         self.backlog.set(self._num_in_write + sum([len(choice.token_ids) for choice in self.choices]))

@@ -12,6 +12,7 @@ from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.engine_port import EnginePort
 from control_plane.edge.service.errors import SHUTTING_DOWN, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
 from control_plane.edge.service.request_stream import RequestStream
+from control_plane.edge.service.write_turns import Window, WriteTurns
 from control_plane.engine.ports import Failure, GenerationRequest, Outputs, RequestFailed
 
 _log = logging.getLogger(__name__)
@@ -20,12 +21,13 @@ _log = logging.getLogger(__name__)
 class RequestStreams:
     """All requests that the engine has, by id. Implements the engine's FrontEnd; all but `publish` belongs to the clients' event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, options: StreamOptions | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, window: Window, options: StreamOptions | None = None) -> None:
         self.options = options or StreamOptions()
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
         self._receivers: dict[int, tuple[ChoiceOutput, RequestStream]] = {}  # by the number of a choice that has not ended
+        self._turns = WriteTurns(loop, window)
         self._num_open = 0
         self._unwritten = UnwrittenTotal()
         self._is_closed = False
@@ -67,14 +69,15 @@ class RequestStreams:
             receiver = receivers.get(outputs.numbers[place])
             if receiver is not None:
                 receiver[0].logprobs.append(entry)
-        stopped = [choice for stream in touched for choice in self._look(stream)]
+        stopped = [choice for stream in touched if stream.has_stops for choice in self._look(stream)]
         self._deliver_ends(outputs, touched)
         for choice in stopped:
             if choice.number in receivers:
                 self._engine.finish(choice.number)
         for stream in touched:
-            stream.arrive()
-            self._forget_ended(stream)
+            if stream.is_behind:
+                stream.count_unwritten()
+        self._turns.add(touched)
 
     @asynccontextmanager
     async def open(
@@ -176,6 +179,7 @@ class RequestStreams:
     def _deliver_beginnings(self, outputs: Outputs, touched: dict[RequestStream, None]) -> None:
         for stream in self._live(outputs.accepted):
             stream.accept()
+            self._forget_ended(stream)
             touched[stream] = None
         for logprobs in outputs.prompt_logprobs:
             for stream in self._live([logprobs.request_id]):
@@ -191,10 +195,12 @@ class RequestStreams:
             if receiver is not None:
                 choice, stream = receiver
                 stream.finish(choice, finished)
+                self._forget_ended(stream)
                 touched[stream] = None
         for failed in outputs.failed:
             for stream in self._live([failed.request_id]):
                 stream.fail(failed)
+                self._forget_ended(stream)
                 touched[stream] = None
 
     def _live(self, request_ids: Iterable[str]) -> list[RequestStream]:

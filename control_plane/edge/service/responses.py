@@ -152,7 +152,9 @@ class EventMaker:
     def events(self, choices: Iterable[ChoiceOutput]) -> Iterator[inference_pb2.GenerateStreamResponse]:
         """What can be sent now, each message made when the one before it is on its way."""
         for choice in choices:
-            while delta := choice.take(self._min_tokens, self._max_tokens):
+            num_pending = len(choice.token_ids)  # what comes while these are written is gathered for the next time
+            while (num_pending > 0 or choice.is_finished) and (delta := choice.take(self._min_tokens, self._max_tokens)):
+                num_pending -= len(delta.token_ids)
                 yield inference_pb2.GenerateStreamResponse(delta=self._builder.delta(delta))
             if end := choice.take_end():
                 yield inference_pb2.GenerateStreamResponse(finished=self._builder.finished(end))

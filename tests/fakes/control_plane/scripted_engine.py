@@ -208,10 +208,11 @@ async def scripted_control_plane(
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
-    engine.front_end = live = RequestStreams(asyncio.get_running_loop(), engine, stream_options)
     calls = CallRecorder(METHODS)
+    lag = LoopLag(calls, (stream_options or StreamOptions()).max_delta_delay_seconds)
+    engine.front_end = live = RequestStreams(asyncio.get_running_loop(), engine, lag, stream_options)
     limit = ContextLimit(grace_seconds, max_waiting=2)
-    encoder, replayer, lag = PromptEncoder(model), Replayer(), LoopLag(calls)
+    encoder, replayer = PromptEncoder(model), Replayer()
     server = ClientServer("127.0.0.1", 0, calls)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         plane = ScriptedControlPlane(engine, live, calls, limit, server, channel, lag)
@@ -221,7 +222,7 @@ async def scripted_control_plane(
         load = LoadShedder(options or EngineOptions(), lambda: engine.snapshot, lag)
         admission = Admission(model, encoder, compiler_of(model), replayer, limit)
         service = InferenceService(model, encoder, load, admission, live, server_description)
-        await server.start(service, limit, engine, LoopLag(calls))  # how late this machine runs refuses no call of a test
+        await server.start(service, limit, engine, LoopLag(calls, 0.0))  # how late this machine runs refuses no call of a test
         try:
             yield plane
         finally:

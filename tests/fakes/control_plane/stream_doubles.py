@@ -1,11 +1,14 @@
 """What surrounds the streams of calls in tests: an engine that notes what it is told, text, requests and output."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import TokenLogprob, ids
+from control_plane.edge.service.backlog import Backlog, UnwrittenTotal
 from control_plane.edge.service.choice_output import ChoiceOutput
+from control_plane.edge.service.request_stream import RequestStream
 from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason, GenerationRequest, Outputs, RequestFailed, SequenceFinished
 from control_plane.engine.snapshot import EngineSnapshot
 
@@ -43,6 +46,13 @@ class NotedEngine:
 
     def drain(self) -> None:
         self.calls.append(("drain",))
+
+
+@dataclass
+class FixedWindow:
+    """For how long streams gather output, whatever there is to do."""
+
+    window_seconds: float = 0.0
 
 
 class PieceText:
@@ -89,6 +99,18 @@ def make_request(request_id: str = "x", outputs: Sequence[ChoiceOutput] = (), **
     choices = [ChoiceSpec(output.index, output.number, sampling) for output in outputs]
     fields = {"resume_key": b"key", "prompt_token_ids": [1], "max_tokens": 9, "min_tokens": 0, "end_token_ids": frozenset(), **changes}
     return GenerationRequest(request_id=request_id, choices=choices, arrival_time=0.0, **fields)
+
+
+_S = TypeVar("_S", bound=RequestStream)
+
+
+def make_stream(*outputs: ChoiceOutput, kind: type[_S] = RequestStream) -> _S:  # type: ignore[assignment]
+    """A stream whose request is never held."""
+
+    def never() -> None:
+        raise AssertionError("its client is not slow")
+
+    return kind(make_request("x", outputs), outputs, Backlog(None, 4, UnwrittenTotal(), never, never))
 
 
 def accepted(request_id: str = "x") -> Outputs:

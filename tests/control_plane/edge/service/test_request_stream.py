@@ -3,10 +3,8 @@
 import asyncio
 
 import pytest
-from fakes.control_plane.stream_doubles import end_of, make_output, make_request
+from fakes.control_plane.stream_doubles import end_of, make_output, make_stream
 
-from control_plane.edge.service.backlog import Backlog, UnwrittenTotal
-from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import Aborted, Cancelled
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.engine.ports import Failure, RequestFailed
@@ -14,14 +12,9 @@ from control_plane.engine.ports import Failure, RequestFailed
 LOST = RequestFailed("x", Failure.ABORTED, "lost three workers")
 
 
-def make_stream(*outputs: ChoiceOutput) -> RequestStream:
-    backlog = Backlog(None, 4, UnwrittenTotal(), pytest.fail, pytest.fail)
-    return RequestStream(make_request("x", outputs), outputs, backlog)
-
-
 def put(stream: RequestStream, *token_ids: int) -> None:
     stream.choices[0].token_ids.extend(token_ids)
-    stream.arrive()
+    stream.let_go()
 
 
 def taken(stream: RequestStream) -> list[int]:
@@ -33,7 +26,7 @@ async def test_output_piles_up_while_the_call_is_slow_and_is_there_once() -> Non
     put(stream, 0, 1)
     put(stream, 2)
     stream.finish(stream.choices[0], end_of())
-    stream.arrive()
+    stream.let_go()
     assert await stream.wait_output()
     assert taken(stream) == [0, 1, 2]
     assert not await stream.wait_output()
@@ -55,6 +48,7 @@ async def test_tokens_count_until_they_are_written() -> None:
     stream.choices[0].take(3, 3)
     stream.mark_in_write(3)
     put(stream, 5)
+    stream.count_unwritten()
     assert stream.backlog.num_tokens == 6
     stream.mark_in_write(0)  # the others are gathered for a larger message
     assert stream.backlog.num_tokens == 3
@@ -74,7 +68,7 @@ async def test_output_before_a_failure_is_not_lost() -> None:
     stream.accept()
     put(stream, 0, 1)
     stream.fail(LOST)
-    stream.arrive()
+    stream.let_go()
     await stream.wait_accepted()
     assert await stream.wait_output()
     assert taken(stream) == [0, 1]
@@ -88,7 +82,7 @@ async def test_a_request_without_choices_ends_when_it_is_accepted() -> None:
     stream = make_stream()
     stream.choices = [ended]
     stream.accept()
-    stream.arrive()
+    stream.let_go()
     await stream.wait_end()
     assert await stream.wait_output()
     assert ended.take_end() is not None

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 import grpc.aio
 import pytest
-from fakes.control_plane.stream_doubles import NotedEngine, PieceText, end_of, failed, make_output, make_request, tokens
+from fakes.control_plane.stream_doubles import FixedWindow, NotedEngine, PieceText, end_of, failed, make_output, make_request, tokens
 
 from control_plane.core.step import TokenLogprob, ids
 from control_plane.edge.config import StreamOptions
@@ -26,7 +26,7 @@ def engine() -> NotedEngine:
 
 @pytest.fixture
 async def live(engine: NotedEngine) -> RequestStreams:
-    return RequestStreams(asyncio.get_running_loop(), engine, OPTIONS)
+    return RequestStreams(asyncio.get_running_loop(), engine, FixedWindow(), OPTIONS)
 
 
 @pytest.fixture
