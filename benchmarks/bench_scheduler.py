@@ -67,7 +67,7 @@ class EchoWorker:
             cache_groups=(group,),
         )
         self.steps: deque[Step] = deque()
-        self._generations: dict[int, int] = {}
+        self._lanes: set[int] = set()
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
@@ -78,8 +78,8 @@ class EchoWorker:
     def answer(self) -> StepResult:
         """Execute the oldest step."""
         step = self.steps.popleft()
-        self._generations.update((admission.lane, admission.generation) for admission in step.admissions)
-        return StepResult(step.step_id, dict.fromkeys(self._generations.items(), 7))
+        self._lanes.update(admission.lane for admission in step.admissions)
+        return StepResult(step.step_id, dict.fromkeys(self._lanes, 7))
 
 
 class Load:

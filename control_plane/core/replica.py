@@ -3,7 +3,6 @@
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -266,6 +265,25 @@ class Replica:
 
     def update(self, result: StepResult) -> SequenceUpdates:
         """Apply a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
+        sent, updates, runs = self._read(result)
+        chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
+        self._in_flight.popleft()
+        for failure in updates.failed:
+            if not failure.nothing_to_draw:
+                self.kv.retract(failure.sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
+        if sent.has_masks:
+            self._constrain(updates)
+        self._append(updates)
+        self._acknowledge(runs, updates)
+        for sequence, chunk in chunks:
+            if self._extend_prompt_logprobs(sequence, chunk):
+                updates.prompt_logprobs.append(sequence)
+        self.acked_step_id = result.step_id
+        self.kv.step_acked(result.step_id)
+        return updates
+
+    def _read(self, result: StepResult) -> tuple[StepInFlight, SequenceUpdates, list[ScheduledRun]]:
+        """What a result brings, of which nothing is applied yet, and the runs of sequences that are still there and did not fail."""
         if not self._in_flight or self._in_flight[0].step_id != result.step_id:
             expected = self._in_flight[0].step_id if self._in_flight else None
             raise StateMismatch(f"result of step {result.step_id} instead of {expected}")
@@ -275,25 +293,17 @@ class Replica:
         updates = SequenceUpdates(self.description.numerics_id, sent.sent_time, sent.num_tokens, sent.continued)
         updates.failed = self._failed(result)
         failed = {failure.sequence for failure in updates.failed}
-        broken = [failure.sequence for failure in updates.failed if not failure.nothing_to_draw]
-        self._sample(updates, sent, result, failed)
-        chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
-        self._in_flight.popleft()
-        for sequence in broken:
-            self.kv.retract(sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
-        if sent.has_masks:
-            self._constrain(updates)
-        if result.logprobs:
-            lanes = [sequence.lane for sequence in updates.sequences]
-            updates.logprobs = [(place, result.logprobs[lane]) for place, lane in enumerate(lanes) if lane in result.logprobs]
-        self._append(updates)
-        self._acknowledge(sent, failed, updates)
-        for sequence, chunk in chunks:
-            if self._extend_prompt_logprobs(sequence, chunk):
-                updates.prompt_logprobs.append(sequence)
-        self.acked_step_id = result.step_id
-        self.kv.step_acked(result.step_id)
-        return updates
+        runs = [run for run in sent.runs if run[0].generation == run[1]]
+        if failed:
+            runs = [run for run in runs if run[0] not in failed]
+        updates.sequences = [sequence for sequence, _, _, samples in runs if samples]
+        try:
+            updates.token_ids = [result.tokens[sequence.lane] for sequence in updates.sequences]
+        except KeyError as error:
+            raise StateMismatch(f"step {sent.step_id}: no token of lane {error}") from None
+        if entries := result.logprobs:
+            updates.logprobs = {sequence: entries[sequence.lane] for sequence in updates.sequences if sequence.lane in entries}
+        return sent, updates, runs
 
     def _owner(self, lane: int, generation: int) -> Sequence | None:
         """The sequence in a lane, unless the generation is a past one's."""
@@ -307,18 +317,6 @@ class Replica:
             for sequence, error in owners
             if sequence is not None
         ]
-
-    @staticmethod
-    def _sample(updates: SequenceUpdates, sent: StepInFlight, result: StepResult, failed: Iterable[Sequence]) -> None:
-        """Note the tokens of the sequences that were to sample and are still there; each must have exactly one."""
-        for sequence, generation, num_computed, samples in sent.runs:
-            if not samples or sequence.generation != generation or sequence in failed:
-                continue
-            token_id = result.tokens.get((sequence.lane, generation))
-            if token_id is None or num_computed != len(sequence.token_ids):
-                raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
-            updates.sequences.append(sequence)
-            updates.token_ids.append(token_id)
 
     @staticmethod
     def _constrain(updates: SequenceUpdates) -> None:
@@ -337,24 +335,24 @@ class Replica:
                 updates.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
         updates.sequences, updates.token_ids = [sequence for sequence, _ in tokens], [token_id for _, token_id in tokens]
 
-    def _append(self, updates: SequenceUpdates) -> None:
+    @staticmethod
+    def _append(updates: SequenceUpdates) -> None:
         """Append the tokens; a sequence has ended with an end token that was not excluded, or when it is as long as it may be."""
+        numerics_id = updates.numerics_id
         for sequence, token_id in zip(updates.sequences, updates.token_ids, strict=True):
-            sequence.token_ids.append(token_id)
-            sequence.numerics_id = updates.numerics_id
-            if token_id in sequence.end_token_ids and len(sequence.token_ids) > sequence.min_length:
+            known = sequence.token_ids
+            known.append(token_id)
+            sequence.numerics_id = numerics_id
+            if token_id in sequence.end_token_ids and len(known) > sequence.min_length:
                 updates.ended.append((sequence, token_id))
-            elif len(sequence.token_ids) == sequence.final_length:
+            elif len(known) == sequence.final_length:
                 updates.ended.append((sequence, None))
 
-    def _acknowledge(self, sent: StepInFlight, failed: Iterable[Sequence], updates: SequenceUpdates) -> None:
-        publish = self.kv.publish
-        for sequence, generation, num_computed, samples in sent.runs:
-            if sequence.generation != generation or sequence in failed:
-                continue
+    def _acknowledge(self, runs: list[ScheduledRun], updates: SequenceUpdates) -> None:
+        for sequence, _, num_computed, samples in runs:
             sequence.num_acked_tokens = num_computed
             if num_computed >= sequence.pages.next_publish:
-                publish(sequence.pages, num_computed)
+                self.kv.publish(sequence.pages, num_computed)
             if not samples and num_computed == sequence.final_length:
                 updates.ended.append((sequence, None))
         for sequence in tuple(self.suspects):

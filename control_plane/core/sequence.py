@@ -182,7 +182,7 @@ class SequenceUpdates:
     prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
     sequences: list[Sequence] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # of tokens that asked for them: place in the columns, entry
+    logprobs: dict[Sequence, TokenLogprob] = field(default_factory=dict)  # of the tokens of sequences that asked for them
     ended: list[tuple[Sequence, int | None]] = field(
         default_factory=list
     )  # sequences that are complete, and the end token of those with one

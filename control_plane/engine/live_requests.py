@@ -53,12 +53,8 @@ class LiveRequests:
 
     def pop_outputs(self) -> list[tuple[FrontEnd, Outputs]]:
         """Output since the last call, for those front ends that have some."""
-        popped = []
-        for owner in self._front_ends.values():
-            if not owner.outputs.is_empty:
-                popped.append((owner.front_end, owner.outputs))
-                owner.outputs = Outputs()
-        return popped
+        popped = [(owner.front_end, owner.pop_outputs()) for owner in self._front_ends.values()]
+        return [(front_end, outputs) for front_end, outputs in popped if not outputs.is_empty]
 
     # Beginnings
 
@@ -144,16 +140,17 @@ class LiveRequests:
         self.fail_sequences(updates.failed)
 
     def _emit_tokens(self, updates: SequenceUpdates, now: float) -> None:
-        choices, logprobs = [self._choices[sequence] for sequence in updates.sequences], dict(updates.logprobs)
-        for place, (choice, token_id) in enumerate(zip(choices, updates.token_ids, strict=True)):
-            outputs = choice.request.owner.outputs
-            if choice.numerics_id != updates.numerics_id:
-                choice.numerics_id = updates.numerics_id
-                outputs.numerics.append((choice.number, updates.numerics_id))
-            if place in logprobs:
-                outputs.logprobs.append((len(outputs.numbers), logprobs[place]))
-            outputs.numbers.append(choice.number)
-            outputs.token_ids.append(token_id)
+        choices, logprobs, numerics_id = [self._choices[sequence] for sequence in updates.sequences], updates.logprobs, updates.numerics_id
+        for choice in choices:
+            if choice.numerics_id != numerics_id:
+                choice.numerics_id = numerics_id
+                choice.owner.outputs.numerics.append((choice.number, numerics_id))
+        for choice, token_id in zip(choices, updates.token_ids, strict=True):
+            owner = choice.owner
+            if logprobs and choice.sequence in logprobs:
+                owner.outputs.logprobs.append((len(owner.numbers), logprobs[choice.sequence]))
+            owner.numbers.append(choice.number)
+            owner.token_ids.append(token_id)
         self._stats.count_tokens(choices, now)
 
     def fail_sequences(self, failures: list[FailedSequence]) -> None:

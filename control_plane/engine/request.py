@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from control_plane.core.constraint import Constraint
 from control_plane.core.sequence import Sequence
 from control_plane.core.sibling_group import SiblingGroup
+from control_plane.core.step import ids
 from control_plane.engine.ports import ChoiceSpec, ConstraintMaker, FinishReason, FrontEnd, GenerationRequest, Outputs, SequenceFinished
 
 
@@ -16,7 +17,16 @@ class FrontEndRequests:
     front_end: FrontEnd
     choices: dict[int, "LiveChoice"] = field(default_factory=dict)  # by number
     outputs: Outputs = field(default_factory=Outputs)
+    numbers: list[int] = field(default_factory=list)  # columns of the outputs, in a form that grows faster
+    token_ids: list[int] = field(default_factory=list)
     is_draining: bool = False  # what it submits is refused
+
+    def pop_outputs(self) -> Outputs:
+        """What came since the last call."""
+        outputs, self.outputs = self.outputs, Outputs()
+        outputs.numbers, outputs.token_ids = ids(self.numbers), ids(self.token_ids)
+        self.numbers, self.token_ids = [], []
+        return outputs
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +52,7 @@ class LiveChoice:
     """One choice of a live request."""
 
     request: LiveRequest
+    owner: FrontEndRequests
     number: int
     sequence: Sequence
     num_resumed_tokens: int
@@ -79,7 +90,7 @@ def begin(spec: GenerationRequest, owner: FrontEndRequests, maker: ConstraintMak
     for choice, constraint in zip(spec.choices, _constraints(spec, maker), strict=True):
         sequence = _sequence(spec, choice, constraint, group, leads=live.leader is None)
         live.leader = live.leader or sequence
-        live.open.append(LiveChoice(live, choice.number, sequence, len(choice.resumed_token_ids)))
+        live.open.append(LiveChoice(live, owner, choice.number, sequence, len(choice.resumed_token_ids)))
     return live
 
 

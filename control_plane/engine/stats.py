@@ -100,13 +100,15 @@ class EngineStats:
     def count_tokens(self, choices: Sequence[LiveChoice], now: float) -> None:
         """Count the next token of each of some choices."""
         self.observed.generation_tokens += len(choices)
-        for choice in choices:
-            if choice.first_token_time is None:
-                self._count_first_token(choice, now)
+        times = Counter([choice.last_token_time for choice in choices])
+        if times.pop(None, 0):
+            for choice in choices:
+                if choice.first_token_time is None:
+                    self._count_first_token(choice, now)
         gaps = self.observed.inter_token_seconds
-        for last_token_time, count in Counter([choice.last_token_time for choice in choices]).items():
-            if last_token_time is not None:
-                gaps[now - last_token_time] = gaps.get(now - last_token_time, 0) + count
+        for last_token_time, count in times.items():
+            assert last_token_time is not None
+            gaps[now - last_token_time] = gaps.get(now - last_token_time, 0) + count
         for choice in choices:
             choice.last_token_time = now
 

@@ -130,7 +130,7 @@ class Machine:
             assert all(rank(other) < rank(victim) for victim in victims for other in ran.keys() - victims)
         for replica, step in steps:
             runs = replica._in_flight[0].runs
-            tokens = {(run.lane, generation): 1 for run, generation, _, samples in runs if samples}
+            tokens = {run.lane: 1 for run, _, _, samples in runs if samples}
             updates = self.scheduler.update(replica, StepResult(step.step_id, tokens))
             for each in updates.sequences:
                 if len(each.token_ids) == each.final_length:
