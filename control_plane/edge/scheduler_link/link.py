@@ -232,7 +232,7 @@ class SchedulerLink:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _lose_session(self, error: Exception) -> None:
-        if isinstance(error, SessionLost) and error.was_farewell:
+        if not (isinstance(error, SessionLost) and error.may_be_back):
             self._next_address += 1
         self._stream = None
         self._in_session.clear()
@@ -312,7 +312,7 @@ class SchedulerLink:
                 case "drain":
                     self._drained()
                 case "farewell":
-                    raise SessionLost("the scheduler goes", was_farewell=True)
+                    raise SessionLost("the scheduler goes")
                 case None if is_unknown_kind(frame):
                     _log.debug("frame of an unknown kind ignored")
                 case kind:

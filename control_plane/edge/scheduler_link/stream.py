@@ -26,11 +26,11 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class SessionLost(Exception):
-    """A session did not come about, or ended; the message says why. `was_farewell`: the scheduler goes."""
+    """A session did not come about, or ended; the message says why. `may_be_back`: the scheduler, or one that was started in its place."""
 
-    def __init__(self, reason: str, was_farewell: bool = False) -> None:
+    def __init__(self, reason: str, may_be_back: bool = False) -> None:
         super().__init__(reason)
-        self.was_farewell = was_farewell
+        self.may_be_back = may_be_back
 
 
 class SessionStream:
@@ -55,7 +55,8 @@ class SessionStream:
         try:
             frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise SessionLost(f"{error.code().name}: {error.details()}" if error.details() else error.code().name) from None
+            reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
+            raise SessionLost(reason, may_be_back=True) from None
         if frame is None:  # gRPC could not parse it
             raise FrameError("not a frame of the protocol")
         if not isinstance(frame, pb.ConnectResponse):
