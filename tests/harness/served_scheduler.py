@@ -76,9 +76,10 @@ class RawFrontEnd:
 
     async def read(self, kind: str) -> pb.ConnectResponse:
         """The next frame of a kind; others are skipped."""
-        while (frame := await self._call.read()).WhichOneof("frame") != kind:
-            pass
-        return frame
+        while True:
+            frame: Any = await self._call.read()
+            if frame.WhichOneof("frame") == kind:
+                return frame
 
     async def outputs(self) -> list[pb.Outputs]:
         """The passes in the next message of them."""
@@ -87,7 +88,7 @@ class RawFrontEnd:
     async def end(self) -> tuple[grpc.StatusCode, str]:
         """How the scheduler ends the stream; what it wrote before that is skipped."""
         with contextlib.suppress(grpc.aio.AioRpcError):
-            while await self._call.read() is not grpc.aio.EOF:
+            while isinstance(await self._call.read(), pb.ConnectResponse):
                 pass
         return await self._call.code(), await self._call.details()
 

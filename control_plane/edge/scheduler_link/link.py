@@ -78,6 +78,7 @@ class SchedulerLink:
         self._snapshot_time = -math.inf
         self._outage_since = clock()
         self._trouble = "not dialled yet"
+        self._troubles: dict[str, str] = {}  # by address; empty in session
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()  # by a defect of ours
 
@@ -188,7 +189,7 @@ class SchedulerLink:
             try:
                 await self._hold_session(stream)
             except (SessionLost, FrameError) as error:
-                self._lose_session(error)
+                self._lose_session(stream.address, error)
             finally:
                 await stream.close()
             num_unproven = 0 if self._clock() - began_at > _PROVEN_SECONDS else num_unproven + 1
@@ -203,7 +204,7 @@ class SchedulerLink:
                 try:
                     stream, welcome = await open_stream(address, self._options)
                 except SessionLost as error:
-                    self._note(f"{address}: {error}")
+                    self._note(address, error)
                     self._next_address += 1
                 else:
                     facts = {"address": address, "scheduler": welcome.scheduler_id, "epoch": welcome.epoch, "requests": len(self._requests)}
@@ -215,7 +216,8 @@ class SchedulerLink:
         """Read and write to the end of the session; raises SessionLost and FrameError."""
         self._stream = stream
         self._commands = [commands.DRAIN] if self._is_draining else []
-        self._num_silent_beats, self._trouble = 0, ""
+        self._num_silent_beats = 0
+        self._troubles.clear()
         self._silent.clear()
         self._is_beat_due = True
         self._writable.set()
@@ -231,7 +233,7 @@ class SchedulerLink:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _lose_session(self, error: Exception) -> None:
+    def _lose_session(self, address: str, error: Exception) -> None:
         if not (isinstance(error, SessionLost) and error.may_be_back):
             self._next_address += 1
         self._stream = None
@@ -239,7 +241,7 @@ class SchedulerLink:
         self._outage_since = self._clock()
         self._snapshot_time = -math.inf
         self._commands = []
-        self._note(f"session lost: {error}")
+        self._note(address, error)
         self._requests.lose_session(self._clock())
         self._deliver_ended()
 
@@ -324,11 +326,12 @@ class SchedulerLink:
 
     # Troubles
 
-    def _note(self, trouble: str) -> None:
-        """Log a trouble, but not again while it stays the same."""
-        if trouble != self._trouble:
-            _log.warning(trouble)
-        self._trouble = trouble
+    def _note(self, address: str, error: Exception) -> None:
+        """Log why there is no session with a scheduler, but not again while the reason stays the same."""
+        self._trouble = f"{address}: {error}"
+        if self._troubles.get(address) != str(error):
+            _log.warning("no session with the scheduler", extra={"address": address, "reason": str(error)})
+        self._troubles[address] = str(error)
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) and not self.failed.done():
