@@ -18,7 +18,7 @@ from control_plane.edge.service.readiness import Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.health import HEALTH, HealthService
-from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.process.listening import EXCLUSIVE_PORT, SHARED_PORT, bind
 from pypto_serving.process.reflection import enable_reflection
 
 #: Enough for a prompt of a million tokens, as ids or as text. Larger messages are refused by gRPC, before they are parsed.
@@ -28,7 +28,6 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_PENDING_CALLS = 100_000
 
 SERVER_OPTIONS = (
-    EXCLUSIVE_PORT,
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
     # gRPC drops calls that nobody has looked at, with a CANCELLED of its own, from 1,000 on by chance: a burst is ours to refuse.
@@ -56,8 +55,9 @@ _OPEN = ServerAccess()
 class ClientServer:
     """InferenceService, health and reflection. Ports are bound first, so that a taken one is known before a model is read."""
 
-    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(calls, access)
+    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN, shares_port: bool = False) -> None:
+        """`shares_port`: with other processes, among which the kernel distributes connections."""
+        self._server = _server(calls, access, SHARED_PORT if shares_port else EXCLUSIVE_PORT)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
         self._health = HealthService()
@@ -66,7 +66,7 @@ class ClientServer:
 
     async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineView, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
-        readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
+        readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit.set)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
@@ -91,7 +91,7 @@ class AdminServer:
     """AdminService, on a port of its own."""
 
     def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(calls, access)
+        self._server = _server(calls, access, EXCLUSIVE_PORT)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
 
@@ -107,8 +107,8 @@ class AdminServer:
         await self._server.stop(None)
 
 
-def _server(calls: CallRecorder, access: ServerAccess) -> grpc.aio.Server:
+def _server(calls: CallRecorder, access: ServerAccess, port_option: tuple[str, int]) -> grpc.aio.Server:
     interceptors: list[grpc.aio.ServerInterceptor[Any, Any]] = [ErrorInterceptor(calls.observe_call)]
     if access.keys is not None:
         interceptors.insert(0, KeyInterceptor(access.keys, calls.observe_call))
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+    return grpc.aio.server(interceptors=interceptors, options=(port_option, *SERVER_OPTIONS))

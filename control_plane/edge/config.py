@@ -1,5 +1,6 @@
 """Configuration of the processes of a control plane, passed down as values."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ class FrontEndConfig:
     streams: StreamOptions
     engine: EngineOptions  # its limits, which are looked at before anything is done for a request
     link: SchedulerLink | None = None  # None: in the same process
+    name: str = ""  # of several front ends, for operators; empty: after host and port
     shares_port: bool = False  # with others, among which the kernel distributes connections
 
 
@@ -108,6 +110,13 @@ class SchedulerConfig:
     lease: LeaseOptions | None = None
 
 
+class Part(enum.Enum):
+    """What a process of a control plane of several processes is."""
+
+    SCHEDULER = "scheduler"
+    FRONT_END = "frontend"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What the flags of `python -m control_plane` say; see their help."""
@@ -115,6 +124,8 @@ class Config:
     front_end: FrontEndConfig
     scheduler: SchedulerConfig
     log: LogOptions
+    num_front_ends: int  # 0: one process for everything
+    part: Part | None = None  # None: the whole, or the supervisor of its parts
 
 
 def front_end_exposures(config: FrontEndConfig) -> list[str]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc.aio
 import uvloop
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
-from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.options import LinkOptions
@@ -54,6 +54,13 @@ class EngineThreadOptions:
     announce_credentials: grpc.ServerCredentials | None = None  # plain text
 
 
+class Compiler(Protocol):
+    """Makes constraints; called on threads that may wait for it."""
+
+    def begin(self, grammar: str, count: int) -> Sequence[Constraint]:
+        """Constraints for `count` sequences without tokens."""
+
+
 class EngineThread:
     """Every public method belongs to the clients' event loop, but those that look at the state may be called on any thread.
 
@@ -61,9 +68,7 @@ class EngineThread:
     engine itself.
     """
 
-    def __init__(
-        self, options: EngineThreadOptions, compiler: ConstraintCompiler, engine_metrics: EngineMetrics, link_metrics: LinkMetrics
-    ) -> None:
+    def __init__(self, options: EngineThreadOptions, compiler: Compiler, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
         self._options = options
         self._engine_metrics = engine_metrics
         self._link_metrics = link_metrics

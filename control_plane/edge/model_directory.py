@@ -42,15 +42,27 @@ class ServedModel:
     max_positions: int = UNKNOWN_MAX_POSITIONS  # no request has more tokens, whatever workers say later
 
 
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What a scheduler has to know of a model before it serves; nothing of it takes long to read."""
+
+    fingerprint: str
+    vocab_size: int
+
+
+def read_identity(directory: Path) -> ModelIdentity:
+    """Read no more than that; raises StartUpError as `read_model` does."""
+    config = _config(directory)
+    return ModelIdentity(_fingerprint(directory), _positive(directory / "config.json", config, "vocab_size"))
+
+
 def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str, float], template_file: Path | None) -> ServedModel:
     """Read the model in `directory`; raises StartUpError with one line that names the file and what is wrong with it.
 
     `name`: how requests call it, by default the directory's name. `operator_sampling`: values by field name that go before those of the
     generation config. `template_file`: takes the place of the model's own chat template.
     """
-    if not directory.is_dir():
-        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
-    config = read_json(directory / "config.json")
+    config = _config(directory)
     generation = read_json(directory / "generation_config.json", required=False)
     files = read_tokenizer_files(directory)
     tokenizer, special_tokens = files.tokenizer, files.special_tokens
@@ -71,6 +83,12 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         chat_template=_chat_template(directory, files.config, special_tokens, template_file),
         max_positions=_max_positions(config),
     )
+
+
+def _config(directory: Path) -> Json:
+    if not directory.is_dir():
+        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
+    return read_json(directory / "config.json")
 
 
 def _name_of(directory: Path) -> str:

@@ -128,4 +128,5 @@ def control_plane(model: Path, workers: Sequence[ServingProcess | str], *flags: 
     """A control plane that dials `workers`."""
     addresses = [each if isinstance(each, str) else each.address for each in workers]
     dialled = [flag for address in addresses for flag in ("--worker", address)]
-    return ServingProcess("control_plane", model, "--announce-port", "0", *dialled, *flags)
+    processes = () if "--frontends" in flags else ("--frontends", "0")
+    return ServingProcess("control_plane", model, "--announce-port", "0", *processes, *dialled, *flags)

@@ -49,24 +49,31 @@ class SessionOptions:
 class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Serves front ends, from `open` to `close`; before and after it refuses them with UNAVAILABLE. Belongs to the engine's event loop."""
 
-    def __init__(self, engine: SessionEngine, options: SessionOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: SessionEngine,
+        options: SessionOptions,
+        standing_by: Callable[[], str] = lambda: "the scheduler stands by",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`standing_by` says why front ends are refused before `open`."""
         self._engine = engine
         self._options = options
         self._clock = clock
         self._sessions: dict[str, FrontEndSession] = {}  # by front end
         self._epoch = 0
-        self._refusal = "the scheduler stands by"  # empty: it serves
+        self._refusal: Callable[[], str] | None = standing_by  # None: it serves
         self._drains = False
         self._beating: asyncio.Task[None] | None = None
 
     @property
     def front_ends(self) -> list[FrontEndView]:
-        """The front ends in session."""
-        return [session.view() for session in self._sessions.values()]
+        """The front ends in session; may be asked on any thread."""
+        return [session.view() for session in list(self._sessions.values())]
 
     def open(self) -> None:
         """Take front ends in."""
-        self._refusal = ""
+        self._refusal = None
         self._beating = asyncio.create_task(self._beat())
 
     def drain(self) -> None:
@@ -77,7 +84,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def close(self) -> None:
         """Say farewell to all front ends; their streams end when they have been told, which is for the server's `stop` to wait for."""
-        self._refusal = "the scheduler goes"
+        self._refusal = lambda: "the scheduler goes"
         if self._beating:
             self._beating.cancel()
         for session in self._sessions.values():
@@ -108,7 +115,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
     ) -> pb.AbortResponse:
         """End a request of any front end."""
         if self._refusal:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, self._refusal)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self._refusal())
         return pb.AbortResponse(was_live=self._engine.abort(request.request_id))
 
     async def _hello(self, frames: AsyncIterator[pb.ConnectRequest]) -> pb.Hello:
@@ -143,7 +150,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         except FrameError as error:
             raise SessionEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         if self._refusal:
-            raise SessionEnd(grpc.StatusCode.UNAVAILABLE, self._refusal)
+            raise SessionEnd(grpc.StatusCode.UNAVAILABLE, self._refusal())
         if not version:
             theirs = f"hello.protocol_version: {hello.protocol_version}, hello.min_protocol_version: {hello.min_protocol_version}"
             raise SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, f"{theirs}; {versions()}")

@@ -1,8 +1,8 @@
 """What the health service says: whether the process lives, a worker works, and a request would succeed now."""
 
 import asyncio
+from collections.abc import Callable
 
-from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.engine_port import EngineView
 from pypto_serving.process.health import HealthService
 
@@ -19,10 +19,10 @@ _STUCK_SECONDS = 1.5
 class Readiness:
     """Keeps the health service in step with the engine, and the limit that workers set. At first only the process lives."""
 
-    def __init__(self, health: HealthService, services: tuple[str, ...], context_limit: ContextLimit) -> None:
+    def __init__(self, health: HealthService, services: tuple[str, ...], set_limit: Callable[[int], None]) -> None:
         self._health = health
         self._services = ("", *services)
-        self._context_limit = context_limit
+        self._set_limit = set_limit
         self._is_draining = False
         self._num_late_updates = 0
         self._publish(is_live=True, has_worker=False, is_healthy=True)
@@ -37,7 +37,7 @@ class Readiness:
         """Set every state, and the context limit, by what the engine shows now."""
         snapshot = engine.snapshot
         if snapshot.max_model_len:
-            self._context_limit.set(snapshot.max_model_len)
+            self._set_limit(snapshot.max_model_len)
         self._num_late_updates = self._num_late_updates + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
         self._publish(is_live=self._num_late_updates < 2, has_worker=bool(snapshot.workers), is_healthy=snapshot.healthy)
 

@@ -57,7 +57,7 @@ async def health() -> Health:
 
 @pytest.fixture
 async def readiness(health: Health) -> Readiness:
-    return Readiness(health, (SERVICE,), ContextLimit(5.0, 2))
+    return Readiness(health, (SERVICE,), ContextLimit(5.0, 2).set)
 
 
 async def test_ops_01_levels_follow_worker_and_engine(health: Health, readiness: Readiness) -> None:
