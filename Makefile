@@ -33,7 +33,7 @@ NOT_ELSEWHERE := not kernels and not isa and not packaging
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= 
 
 bench: $(READY) ## Measure serving and the model against one process, peers (ARGS="--vllm PYTHON") and the machine
 	@failed=0; $(PY) -m benchmarks.bench_serving $(ARGS) || failed=1; $(PY) -m benchmarks.bench_model $(ARGS) || failed=1; exit $$failed
+
+bench-planes: $(READY) ## Measure what a control plane carries of null workers (ARGS="--frontends N --quick")
+	$(PY) -m benchmarks.bench_planes $(ARGS)
 
 bench-scheduler: $(READY) ## Measure schedule and update at 256 running and 10,000 waiting
 	$(PY) -m benchmarks.bench_scheduler $(ARGS)

@@ -34,6 +34,11 @@ class Row:
         return self.work, self.against, self.figures, f"{self.ratio:.2f}", goal
 
 
+def row_against_limit(work: str, value: float, limit: float, unit: str, at_most: bool = True) -> Row:
+    """A measured value against the most that it may be, or the least."""
+    return Row(work, f"{limit:,g} {unit}", f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}", value / limit, 1.0, at_most)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The rows of one benchmark."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Row
+from benchmarks.report import Row, row_against_limit
 from clients.async_client import AsyncClient
 from scripts.demo import free_ports
 
@@ -96,5 +96,4 @@ class TwoProcesses:
 
 def start_row(processes: TwoProcesses, max_seconds: float) -> Row:
     """How soon the worker serves, against what it may take."""
-    seconds = processes.seconds_to_ready["worker"]
-    return Row("start to serving", f"{max_seconds:g} s", f"{seconds:.1f} s", seconds / max_seconds, 1.0, at_most=True)
+    return row_against_limit("start to serving", processes.seconds_to_ready["worker"], max_seconds, "s")
