@@ -1,6 +1,7 @@
 """A control plane and null workers as processes of their own."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ _STOP_SECONDS = 10.0
 _IDLE_GAP = "pypto_serving_worker_device_idle_gap_seconds"
 _TOKENS = "pypto_serving_worker_sampled_tokens_total"
 _TOKENS_PER_PAGE = 16
+_PART = re.compile(r"--part[ =](\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,15 @@ class Planes:
         if self._one_process:
             scheduler = thread_seconds(self._control, busiest_other_thread(self._control))
             return scheduler, cpu_seconds([self._control]) - scheduler
-        frontends = self._frontends()
-        return cpu_seconds(pid for pid in children(self._control) if pid not in frontends), cpu_seconds(frontends)
+        return cpu_seconds(self._parts("scheduler")), cpu_seconds(self._parts("frontend"))
 
     def _frontends(self) -> list[int]:
-        if self._one_process:
-            return [self._control]
-        return [pid for pid, command in children(self._control).items() if "frontend" in command]
+        return [self._control] if self._one_process else self._parts("frontend")
+
+    def _parts(self, kind: str) -> list[int]:
+        """Children of the supervisor, which tells them that they are the scheduler, or front ends by their number."""
+        parts = {pid: match[1] for pid, command in children(self._control).items() if (match := _PART.search(command))}
+        return [pid for pid, part in parts.items() if (part == "scheduler") == (kind == "scheduler")]
 
     def _start(self, arguments: Sequence[str]) -> int:
         process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=self._log, stderr=self._log)

@@ -90,6 +90,8 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.is_logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     for name, points in panel.lines.items():
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=name)
     for name, point in zip(panel.names, next(iter(panel.lines.values())), strict=True):
