@@ -1,6 +1,5 @@
 """Commands of front ends, checked before any of them has an effect."""
 
-import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -13,9 +12,9 @@ from control_plane.core.step import ids
 from control_plane.edge.session_contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, common_version
 from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
-from pypto_serving.wire.checks import FrameError, check_equal_lengths, check_name, check_range
-from pypto_serving.wire.columns import Ids, unpack_finite, unpack_ids_below
-from pypto_serving.wire.contract import MAX_ALTERNATIVES
+from pypto_serving.wire.checks import FrameError, check_name, check_range
+from pypto_serving.wire.columns import unpack_ids_below
+from pypto_serving.wire.sampling import check_sampling
 from pypto_serving.worker.v1 import worker_pb2
 
 _MAX_ID_LENGTH = 1024
@@ -125,29 +124,13 @@ def _choice(choice: pb.Choice, max_tokens: int, vocab_size: int) -> ChoiceSpec:
 
 def _sampling(sampling: worker_pb2.LaneSampling, vocab_size: int) -> SamplingParams:
     """Read sampling parameters. Workers check them again, but a step that they refuse costs all of its sequences."""
-    field = "submit.choices.sampling"
-    check_range(f"{field}.temperature", sampling.temperature, 0.0, math.inf)
-    check_range(f"{field}.top_p", sampling.top_p, 0.0, 1.0)
-    check_range(f"{field}.min_p", sampling.min_p, 0.0, 1.0)
-    check_range(f"{field}.presence_penalty", sampling.presence_penalty, -math.inf, math.inf)
-    check_range(f"{field}.frequency_penalty", sampling.frequency_penalty, -math.inf, math.inf)
-    check_range(f"{field}.repetition_penalty", sampling.repetition_penalty, math.ulp(0.0), math.inf)
-    check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
-    check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
+    token_ids, values = check_sampling("submit.choices.sampling", sampling, vocab_size)
     same: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING}
     return SamplingParams(
         **same,
-        logit_bias=_bias(sampling, vocab_size),
+        logit_bias=tuple(zip(token_ids.tolist(), values.tolist(), strict=True)),
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
     )
-
-
-def _bias(sampling: worker_pb2.LaneSampling, vocab_size: int) -> tuple[tuple[int, float], ...]:
-    ids_field, values_field = "submit.choices.sampling.bias_token_ids", "submit.choices.sampling.bias_values"
-    token_ids: Ids = unpack_ids_below(sampling.bias_token_ids, ids_field, vocab_size)
-    values = unpack_finite(sampling.bias_values, values_field)
-    check_equal_lengths({ids_field: token_ids, values_field: values})
-    return tuple(zip(token_ids.tolist(), values.tolist(), strict=True))
 
 
 def _token_ids(column: bytes, field: str, vocab_size: int) -> Sequence[int]:
