@@ -4,9 +4,12 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from control_plane.core.constraint import Constraint
-from control_plane.edge.text.constraint.compiler import ConstraintCompiler
+
+if TYPE_CHECKING:
+    from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +40,10 @@ class LateCompiler:
         except Exception:  # constraints will say so; whoever serves clients of the same model does too
             _log.exception("the tokenizer cannot be read: constraints will fail")
 
-    def _ready(self) -> ConstraintCompiler:
-        from control_plane.edge.model_directory import read_model  # brings the whole of templates and tokenizers along
+    def _ready(self) -> "ConstraintCompiler":
+        # Tokenizers, templates and grammars take a while to import.
+        from control_plane.edge.model_directory import read_model
+        from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 
         with self._lock:
             if self._compiler is None:

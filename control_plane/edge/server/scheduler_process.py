@@ -22,7 +22,7 @@ from control_plane.edge.metrics.collector import EngineCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import AllProcesses
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
-from control_plane.edge.model_directory import read_identity
+from control_plane.edge.model_files import read_identity
 from control_plane.edge.server.engine_options import engine_options
 from control_plane.edge.server.front_end_port import FrontEndServer, StoppedStandingBy
 from control_plane.edge.server.late_compiler import LateCompiler
