@@ -21,14 +21,18 @@ _MASK = 2**64 - 1
 _U64 = npt.NDArray[np.uint64]
 
 
+_HALF, _FIRST_SHIFT, _SECOND_SHIFT, _THIRD_SHIFT = (np.uint64(bits) for bits in (32, 30, 27, 31))
+_FIRST_FACTOR, _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
 def _mix(x: _U64) -> _U64:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> _FIRST_SHIFT)) * _FIRST_FACTOR
+    x = (x ^ (x >> _SECOND_SHIFT)) * _SECOND_FACTOR
+    return x ^ (x >> _THIRD_SHIFT)
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> _U64:
-    return (np.asarray(high, dtype=np.uint64) << np.uint64(32)) | np.asarray(low, dtype=np.uint64)
+    return (np.asarray(high, dtype=np.uint64) << _HALF) | np.asarray(low, dtype=np.uint64)
 
 
 class StateDigest:
@@ -51,17 +55,19 @@ class StateDigest:
         high, low = generation >> 32, generation & 0xFFFFFFFF
         key = _mix(_pair([lane], [low]) ^ _mix(np.array([high], dtype=np.uint64)))  # _mix(0) is 0
         self._keys[:, lane] = _mix(key + _KINDS)
-        self._sums[lane] = self._num_tokens[lane] = 0
-        self._num_pages[lane] = 0
-        self.append(np.full(len(token_ids), lane, dtype=np.uint32), token_ids, np.arange(len(token_ids)))
-        for group, pages in enumerate(page_tables):
-            self.grow(np.full(len(pages), lane, dtype=np.uint32), np.full(len(pages), group, dtype=np.uint32), pages)
+        self._num_tokens[lane] = len(token_ids)
+        self._num_pages[lane] = [len(pages) for pages in page_tables]
+        tables = [_pair(group, np.arange(len(pages))) for group, pages in enumerate(page_tables)]
+        token_facts = self._facts(lane, _TOKEN, np.arange(len(token_ids)), token_ids)
+        page_facts = self._facts(lane, _PAGE, np.concatenate(tables), np.concatenate(page_tables))
+        added = int(token_facts.sum(dtype=np.uint64)) + int(page_facts.sum(dtype=np.uint64)) & _MASK
+        self._sums[lane] = added
+        self._total = self._total + added & _MASK
 
-    def append(self, lanes: Ids, token_ids: Ids, offsets: npt.ArrayLike = 0) -> None:
-        """Append one token to each of `lanes`; `offsets` counts up where a lane occurs more than once."""
-        indices = self._num_tokens[lanes] + np.asarray(offsets, dtype=np.uint64)
-        self._add(lanes, _TOKEN, indices, token_ids)
-        np.add.at(self._num_tokens, lanes, np.uint64(1))
+    def append(self, lanes: Ids, token_ids: Ids) -> None:
+        """Append one token to each of `lanes`, in which no lane occurs twice."""
+        self._add(lanes, _TOKEN, self._num_tokens[lanes], token_ids)
+        self._num_tokens[lanes] += np.uint64(1)
 
     def grow(self, lanes: Ids, groups: Ids, pages: Ids) -> None:
         """Append one page to the table (`lanes[i]`, `groups[i]`) for each i, in order."""
@@ -80,7 +86,7 @@ class StateDigest:
 
     def release(self, lanes: Ids) -> None:
         """Forget `lanes`, each named once."""
-        self._total = (self._total - int(self._sums[lanes].sum(dtype=np.uint64))) & _MASK
+        self._total = self._total - int(self._sums[lanes].sum(dtype=np.uint64)) & _MASK
         self._sums[lanes] = 0
 
     def clear(self) -> None:
@@ -89,6 +95,9 @@ class StateDigest:
         self._total = 0
 
     def _add(self, lanes: Ids, kind: int, index: npt.ArrayLike, value: npt.ArrayLike) -> None:
-        facts = _mix(_mix(self._keys[kind, lanes] ^ np.asarray(index, dtype=np.uint64)) ^ np.asarray(value, dtype=np.uint64))
+        facts = self._facts(lanes, kind, index, value)
         np.add.at(self._sums, lanes, facts)
-        self._total = (self._total + int(facts.sum(dtype=np.uint64))) & _MASK
+        self._total = self._total + int(facts.sum(dtype=np.uint64)) & _MASK
+
+    def _facts(self, lanes: Ids | int, kind: int, index: npt.ArrayLike, value: npt.ArrayLike) -> _U64:
+        return _mix(_mix(self._keys[kind, lanes] ^ np.asarray(index, dtype=np.uint64)) ^ np.asarray(value, dtype=np.uint64))
