@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from fakes.control_plane.hostile_service import Change, add_hostile_service
 from fakes.control_plane.session_engine import VOCAB_SIZE, SessionEngine
 
 from control_plane.edge.frontend_link.service import SERVER_OPTIONS, SchedulerService, SessionOptions
@@ -20,6 +21,7 @@ class ServedScheduler:
         self.address = f"unix:{path}"
         self._options = {"model_fingerprint": "model", "vocab_size": VOCAB_SIZE, "heartbeat_seconds": 0.02, **options}
         self._num_starts = 0
+        self.change: Change | None = None  # of what is sent from the next start on; the engine then trusts what comes back of it
         self._server: grpc.aio.Server | None = None
         self.engine = SessionEngine()
         self.service: SchedulerService
@@ -31,10 +33,13 @@ class ServedScheduler:
     async def start(self, stands_by: bool = False) -> None:
         """Serve."""
         self._num_starts += 1
-        self.engine = SessionEngine()
+        self.engine = SessionEngine(checks_resumes=self.change is None)
         self.service = SchedulerService(self.engine, SessionOptions(scheduler_id=f"{self.address} {self._num_starts}", **self._options))
         server = self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(self.service, server)
+        if self.change:
+            add_hostile_service(self.service, server, self.change)
+        else:
+            scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(self.service, server)
         assert server.add_insecure_port(self.address)
         await server.start()
         if not stands_by:

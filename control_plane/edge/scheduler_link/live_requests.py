@@ -1,7 +1,8 @@
 """The requests that a front end has with the scheduler: what it takes to submit each of them once more."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from control_plane.core.step import ids
@@ -70,7 +71,8 @@ class LiveRequest:
     waiting_since: float  # for a scheduler, unless it is sent
     choices: dict[int, LiveChoice] = field(default_factory=dict)  # by number
     is_sent: bool = False  # in this session
-    was_accepted: bool = False
+    is_running: bool = False  # in this session: it was accepted
+    was_accepted: bool = False  # in this session or an earlier one
     has_prompt_logprobs: bool = False
     is_held: bool = False
     end: tuple[Failure, str] | None = None  # which the scheduler was told to bring
@@ -89,8 +91,8 @@ class LiveRequests:
         self._max_losses = max_losses
         self._requests: dict[str, LiveRequest] = {}
         self._choices: dict[int, LiveChoice] = {}
-        self._appends: dict[int, Callable[[int], None]] = {}  # by number: takes the next token of a choice that is sent
-        self._unsent: dict[str, LiveRequest] = {}  # in the order of submission
+        self._appends: dict[int, Callable[[int], None]] = {}  # by number: takes the next token of a choice that is running
+        self._unsent: OrderedDict[str, LiveRequest] = OrderedDict()  # in the order of submission
         self._ended = Outputs()  # ends that no scheduler told
 
     def __len__(self) -> int:
@@ -149,10 +151,9 @@ class LiveRequests:
         """The next request that the scheduler in session does not have; it is as good as sent."""
         if not self._unsent:
             return None
-        live = self._unsent.pop(next(iter(self._unsent)))
+        _, live = self._unsent.popitem(last=False)
         live.is_sent = True
         live.progress = live.measure()
-        self._appends.update((number, choice.token_ids.append) for number, choice in live.choices.items())
         return live
 
     def lose_session(self, now: float) -> None:
@@ -161,7 +162,7 @@ class LiveRequests:
         for live in list(self._requests.values()):
             if not live.is_sent:
                 continue
-            live.is_sent = False
+            live.is_sent = live.is_running = False
             live.waiting_since = now
             if live.end:
                 self._fail(live, *live.end)
@@ -170,7 +171,7 @@ class LiveRequests:
             else:
                 lost = f"{live.num_losses} schedulers in a row were lost with it, and it made no progress, limit {self._max_losses}"
                 self._fail(live, Failure.ABORTED, lost)
-        self._unsent = dict(self._requests)
+        self._unsent = OrderedDict(self._requests)
 
     def fail_overdue(self, now: float, grace_seconds: float, reason: str) -> None:
         """End what has waited for a scheduler for too long."""
@@ -200,7 +201,7 @@ class LiveRequests:
     def take_in(self, outputs: Outputs, now: float) -> Outputs:
         """Apply what a pass brought; returns what of it is new to the calls. Raises FrameError, without any effect, where it cannot be."""
         appends = self._check(outputs)
-        accepted = [request_id for request_id in outputs.accepted if self._accept(request_id)]
+        accepted = [request_id for request_id in outputs.accepted if self._accept(self._requests[request_id])]
         prompt_logprobs = [prompt for prompt in outputs.prompt_logprobs if self._note_prompt_logprobs(prompt.request_id)]
         numerics = [(number, numerics_id) for number, numerics_id in outputs.numerics if self._note_numerics(number, numerics_id, now)]
         for append, token_id in zip(appends, outputs.token_ids, strict=True):
@@ -211,29 +212,21 @@ class LiveRequests:
         return replace(outputs, accepted=accepted, prompt_logprobs=prompt_logprobs, numerics=numerics, finished=finished)
 
     def _check(self, outputs: Outputs) -> list[Callable[[int], None]]:
-        """Require everything that a pass names to be live; returns what takes each of its tokens."""
-        for request_id in outputs.accepted:
-            self._sent("accepted", request_id)
-        for number, _ in outputs.numerics:
-            self._sent_choice("numerics.number", number)
-        try:
-            appends = [self._appends[number] for number in outputs.numbers]
-        except KeyError as error:
-            raise FrameError(f"numbers: choice {error} is not live") from None
-        self._check_ends(outputs)
-        return appends
-
-    def _check_ends(self, outputs: Outputs) -> None:
+        """Require everything that a pass names to be live, and each end to be the first; returns what takes each of its tokens."""
+        accepted = {request_id: self._sent("accepted", request_id) for request_id in outputs.accepted}
+        failed = {one.request_id: self._sent("failed.request_id", one.request_id) for one in outputs.failed}
         finished = {one.number for one in outputs.finished}
-        failed = {one.request_id for one in outputs.failed}
-        if len(finished) < len(outputs.finished) or len(failed) < len(outputs.failed):
-            raise FrameError("finished, failed: something ends twice")
-        for number in finished:
-            self._sent_choice("finished.number", number)
-        for request_id in failed:
-            choices = self._sent("failed.request_id", request_id).choices
-            if choices and finished.issuperset(choices):
-                raise FrameError(f"failed.request_id: all choices of {request_id!r} have finished")
+        if (len(accepted), len(failed), len(finished)) != (len(outputs.accepted), len(outputs.failed), len(outputs.finished)):
+            raise FrameError("accepted, failed, finished: something is named twice")
+        for number in (*(number for number, _ in outputs.numerics), *finished):
+            self._running(number, accepted)
+        for request_id, live in failed.items():
+            if finished.issuperset(live.choices) and (live.choices or request_id in accepted):
+                raise FrameError(f"failed.request_id: {request_id!r} has ended in the same pass")
+        try:
+            return list(map(self._appends.__getitem__, outputs.numbers))
+        except KeyError:
+            return [self._running(number, accepted).token_ids.append for number in outputs.numbers]
 
     def _sent(self, field: str, request_id: str) -> LiveRequest:
         live = self._requests.get(request_id)
@@ -241,24 +234,28 @@ class LiveRequests:
             raise FrameError(f"{field}: {request_id!r} is not live")
         return live
 
-    def _sent_choice(self, field: str, number: int) -> LiveChoice:
+    def _running(self, number: int, accepted: Container[str]) -> LiveChoice:
+        """A choice of a request that was accepted before, or is so in this pass."""
         choice = self._choices.get(number)
-        if choice is None or not choice.owner.is_sent:
-            raise FrameError(f"{field}: choice {number} is not live")
+        if choice is None or not (choice.owner.is_running or choice.owner.request.request_id in accepted):
+            raise FrameError(f"number: choice {number} is not live")
         return choice
 
-    def _accept(self, request_id: str) -> bool:
+    def _accept(self, live: LiveRequest) -> bool:
         """Note that a request was accepted; returns whether that is new. One without choices has ended with it."""
-        live = self._requests[request_id]
-        is_new, live.was_accepted = not live.was_accepted, True
+        is_new, live.was_accepted, live.is_running = not live.was_accepted, True, True
+        self._appends.update((number, choice.token_ids.append) for number, choice in live.choices.items())
         if not live.choices:
             self._forget(live)
         return is_new
 
     def _note_prompt_logprobs(self, request_id: str) -> bool:
-        live = self._requests[request_id]
-        is_new, live.has_prompt_logprobs = not live.has_prompt_logprobs, True
-        return is_new
+        """Note that log probabilities of a prompt have come; returns whether that is new. A request without choices has none."""
+        live = self._requests.get(request_id)
+        if live is None or live.has_prompt_logprobs:
+            return False
+        live.has_prompt_logprobs = True
+        return True
 
     def _note_numerics(self, number: int, numerics_id: str, now: float) -> bool:
         """Note the numerics id of a choice, and that its tokens begin; returns whether it is another one."""

@@ -87,6 +87,10 @@ def _scalar(random: Random, field: FieldDescriptor, value: Any) -> Any:
             return random.choice([_number(random, _UINT32), (value + 1) % 2**32, (value - 1) % 2**32])
         case FieldDescriptor.TYPE_UINT64 | FieldDescriptor.TYPE_FIXED64:
             return random.choice([_number(random, _UINT64), (value + 1) % 2**64, (value - 1) % 2**64])
+        case FieldDescriptor.TYPE_INT32:
+            return random.choice([0, 1, -1, 2**31 - 1, -(2**31)])
+        case FieldDescriptor.TYPE_ENUM:
+            return random.choice([0, 1, 2, 99])
         case FieldDescriptor.TYPE_FLOAT:
             return random.choice(_FLOATS)
         case FieldDescriptor.TYPE_BOOL:

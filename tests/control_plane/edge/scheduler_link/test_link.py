@@ -26,11 +26,12 @@ async def _has(scheduler, *request_ids):
 
 
 async def _step(scheduler, call, num_tokens):
-    """Step until a call of one choice has so many tokens."""
+    """Let a call of one choice have so many tokens."""
     [number] = call.tokens
-    while len(call.tokens[number]) < num_tokens:
+    await _has(scheduler, call.request.request_id)
+    for count in range(len(call.tokens[number]) + 1, num_tokens + 1):
         scheduler.engine.step()
-        await asyncio.sleep(0.001)
+        await until(lambda count=count: len(call.tokens[number]) == count)
 
 
 @pytest.fixture
