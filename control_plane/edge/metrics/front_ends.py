@@ -1,8 +1,10 @@
-"""What front ends without a metrics port of their own count, beside what the scheduler counts."""
+"""What front ends without a metrics port of their own count: told the scheduler, and shown beside what it counts itself."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -10,6 +12,28 @@ from prometheus_client.registry import Collector
 _log = logging.getLogger(__name__)
 
 LABEL = "frontend"
+
+
+class RenderedMetrics:
+    """Prometheus' text of a registry for the scheduler. It takes a thread some ms, for which nobody waits."""
+
+    def __init__(self, registry: Collector) -> None:
+        self._registry = registry
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._text = b""
+
+    def latest(self) -> bytes:
+        """What the last call has asked for; empty at the first one."""
+        text = self._text
+        self._thread.submit(self._render)
+        return text
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _render(self) -> None:
+        self._text = generate_latest(self._registry)
 
 
 class AllProcesses(Collector):

@@ -7,11 +7,12 @@ import socket
 import time
 from contextlib import AsyncExitStack
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import FrontEndConfig, front_end_exposures
 from control_plane.edge.metrics.families import PREFIX
+from control_plane.edge.metrics.front_ends import RenderedMetrics
 from control_plane.edge.scheduler_link.link import SchedulerLink
 from control_plane.edge.scheduler_link.options import FrontEndNumbers, SchedulerLinkOptions
 from control_plane.edge.server.front_end import FrontEndAssembly
@@ -35,6 +36,7 @@ class FrontEndProcess:
         self._stop = stop
         self._is_supervised = is_supervised
         self._registry = CollectorRegistry(auto_describe=False)
+        self._rendered = RenderedMetrics(self._registry)
         self._front_end: FrontEndAssembly
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 
@@ -45,6 +47,7 @@ class FrontEndProcess:
         if self._is_supervised:
             watch_parent(self._stop.request_stop_at_once)
         async with AsyncExitStack() as cleanup:
+            cleanup.callback(self._rendered.close)
             to_scheduler = PeerAccess("link_tls", config.link.tls if config.link else None)
             front_end = self._front_end = FrontEndAssembly(config, cleanup)
             link = self._link(to_scheduler)
@@ -85,10 +88,7 @@ class FrontEndProcess:
         def deliver(outputs: Outputs) -> None:
             self._front_end.live.deliver(outputs)
 
-        shows_metrics = config.metrics is None
-        return SchedulerLink(
-            options, deliver, self._stop.drain.set, self._numbers, (lambda: generate_latest(self._registry)) if shows_metrics else None
-        )
+        return SchedulerLink(options, deliver, self._stop.drain.set, self._numbers, None if config.metrics else self._rendered.latest)
 
     def _numbers(self) -> FrontEndNumbers:
         counts = self._front_end.counts()

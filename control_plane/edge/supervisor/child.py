@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 #: Pauses before the first, second, ... start after lives that ended soon.
 _PAUSES_SECONDS = (0.0, 0.2, 1.0, 5.0)
 #: A life of at least this length, from where it served on, was no short one.
-_STEADY_SECONDS = 10.0
+_STEADY_SECONDS = 2.0
 #: So many starts in a row that came to nothing are enough.
 _MAX_FAILED_STARTS = 5
 _READ_BYTES = 65536

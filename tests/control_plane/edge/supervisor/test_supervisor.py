@@ -70,8 +70,9 @@ class Supervised:
 def supervised(tmp_path: Path) -> Iterator[Supervised]:
     supervised = Supervised(tmp_path)
     yield supervised
-    if supervised.process.poll() is None:
-        supervised.process.kill()
+    supervised.process.kill()
+    assert supervised.process.stderr is not None
+    if not supervised.process.stderr.closed:
         supervised.wait()
 
 
