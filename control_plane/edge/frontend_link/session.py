@@ -123,14 +123,22 @@ class FrontEndSession:
     # What goes out
 
     def publish(self, outputs: Outputs) -> None:
-        """Leave what a pass brought for the writer. A front end that does not read loses its session, never the engine its time."""
+        """Leave what a pass brought for the writer. A front end that does not read loses its session, never the engine its time.
+
+        So does one whose output cannot be written, by a defect of ours: the pass would be missing.
+        """
         if self._num_unwritten_bytes > self._max_unwritten_bytes:
             unwritten = f"{self._num_unwritten_bytes} bytes of output wait to be read, limit {self._max_unwritten_bytes}"
             self.end(SessionEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, unwritten))
         if self._ended.done():
             return
         message = self._passes.passes.add()
-        write_outputs(outputs, message)
+        try:
+            write_outputs(outputs, message)
+        except Exception:
+            del self._passes.passes[-1]
+            self.end(SessionEnd(grpc.StatusCode.INTERNAL, "output cannot be written"))
+            raise
         self._num_unwritten_bytes += message.ByteSize()
         self._forget_ended(outputs)
         self._writable.set()

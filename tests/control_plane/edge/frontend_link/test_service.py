@@ -103,6 +103,19 @@ async def test_passes_that_pile_up_go_into_one_message(start_scheduler, dial):
     assert passes[3].finished[0].reason == pb.FINISH_REASON_LENGTH
 
 
+async def test_output_that_cannot_be_written_ends_the_session(start_scheduler, dial, monkeypatch):
+    """Or else a front end would miss it without notice."""
+    scheduler = await start_scheduler()
+    front_end = dial(scheduler)
+    await front_end.hello()
+    await front_end.command(submit("a", make_choice(1)))
+    await front_end.outputs()
+    monkeypatch.setattr("control_plane.edge.frontend_link.session.write_outputs", lambda outputs, message: [][0])
+    with pytest.raises(IndexError):  # for the engine to note
+        scheduler.engine.step()
+    assert await front_end.end() == (_CODE.INTERNAL, "output cannot be written")
+
+
 async def test_a_broken_frame_ends_the_session_before_it_has_any_effect(start_scheduler, dial):
     scheduler = await start_scheduler()
     front_end = dial(scheduler)
