@@ -183,7 +183,5 @@ class SequenceUpdates:
     sequences: list[Sequence] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: dict[Sequence, TokenLogprob] = field(default_factory=dict)  # of the tokens of sequences that asked for them
-    ended: list[tuple[Sequence, int | None]] = field(
-        default_factory=list
-    )  # sequences that are complete, and the end token of those with one
+    ended: list[tuple[Sequence, int | None]] = field(default_factory=list)  # complete now, and the end token of those with one
     failed: list[FailedSequence] = field(default_factory=list)

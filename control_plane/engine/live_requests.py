@@ -140,7 +140,8 @@ class LiveRequests:
         self.fail_sequences(updates.failed)
 
     def _emit_tokens(self, updates: SequenceUpdates, now: float) -> None:
-        choices, logprobs, numerics_id = [self._choices[sequence] for sequence in updates.sequences], updates.logprobs, updates.numerics_id
+        choices = [self._choices[sequence] for sequence in updates.sequences]
+        logprobs, numerics_id = updates.logprobs, updates.numerics_id
         for choice in choices:
             if choice.numerics_id != numerics_id:
                 choice.numerics_id = numerics_id
@@ -204,7 +205,8 @@ class LiveRequests:
 
     def finish(self, front_end: FrontEnd, number: int, now: float) -> None:
         """End a choice in which its front end has found a stop string."""
-        choice = self._owner(front_end).choices.get(number)
+        owner = self._front_ends.get(front_end)
+        choice = owner.choices.get(number) if owner else None
         if choice:
             self._end(choice, FinishReason.STOP, None, now)
 

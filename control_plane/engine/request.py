@@ -52,7 +52,7 @@ class LiveChoice:
     """One choice of a live request."""
 
     request: LiveRequest
-    owner: FrontEndRequests
+    owner: FrontEndRequests  # that of the request, here since each token goes there
     number: int
     sequence: Sequence
     num_resumed_tokens: int
