@@ -10,6 +10,9 @@ from control_plane.edge.service.request_stream import RequestStream
 #: Streams that are let go in one turn: so it takes a fraction of a millisecond. A call that is new needs about five turns.
 _WRITES_PER_TURN = 8
 
+#: By so much the loop may run a timer too early.
+_TIMER_SECONDS = 0.001
+
 
 class Window(Protocol):
     """For how long streams gather output."""
@@ -54,7 +57,7 @@ class WriteTurns:
 
     def _end_windows(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = self._loop.time() + _TIMER_SECONDS
         while self._gathering and self._gathering[0].next_write_time <= now:
             self._ready.append(self._gathering.popleft())
         self._plan()

@@ -195,9 +195,9 @@ class Admission:
             if choice.ending:
                 choice.output.finish(_resumed_end(request, choice))
                 continue
-            seeded = replace(sampling, seed=choice_seed(sampling.seed, index))
+            seeded = replace(sampling, seed=choice_seed(sampling.seed, index)) if index else sampling
             specs.append(ChoiceSpec(index, number, seeded, choice.token_ids, choice.numerics_id))
-            sampling = replace(sampling, prompt_logprobs=None)
+            sampling = sampling if sampling.prompt_logprobs is None else replace(sampling, prompt_logprobs=None)
         return replace(request, choices=specs)
 
     def _end_token_ids(self, stopping: inference_pb2.StoppingParams) -> frozenset[int]:

@@ -104,6 +104,18 @@ def test_a_message_is_made_when_the_one_before_it_is_gone() -> None:
     assert list(other.token_ids) == [1]
 
 
+def test_what_comes_while_messages_are_written_is_left_for_the_next_time() -> None:
+    maker, output = EventMaker(BUILDER, pb.OutputOptions(stream_interval=1)), put(make_output(), *range(70))
+    sizes = []
+    for event in maker.events([output]):
+        sizes.append(len(event.delta.token_ids))
+        put(output, 1)
+    assert (sizes, len(output.token_ids)) == ([64, 7], 1)
+    output.finish(end_of(count=72))
+    last, end = maker.events([output])
+    assert (len(last.delta.token_ids), end.HasField("finished")) == (1, True)
+
+
 def test_txt_07_the_bytes_of_entries_join_to_the_text() -> None:
     ids = list("až雨😀b".encode())
     entries = BUILDER.logprobs([TokenLogprob(token_id, -1.0) for token_id in ids])
