@@ -1,5 +1,6 @@
 """What the programs of a control plane do alike, before and after they run."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -40,8 +41,8 @@ def run_on_loop(make: Callable[[], Coroutine[Any, Any, int]]) -> int:
     from pypto_serving.process.start_up import needs_extra
 
     with needs_extra("control-plane"):
-        import uvloop
+        from control_plane.edge.event_loop import new_event_loop
 
         running = make()
-    exit_code: int = uvloop.run(running)
-    return exit_code
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(running)

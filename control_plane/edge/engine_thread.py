@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import grpc.aio
-import uvloop
 
 from control_plane.core.constraint import Constraint
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
+from control_plane.edge.event_loop import new_event_loop
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.options import LinkOptions
@@ -183,7 +183,7 @@ class EngineThread:
 
     def _main(self, beside: Beside, listening: Future[int], clients_loop: asyncio.AbstractEventLoop) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve(beside, listening))
         except BaseException as error:  # a panic of a library is no Exception
             if not listening.done():
