@@ -13,7 +13,7 @@ from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import FrontEndConfig
 from control_plane.edge.metrics.collector import FrontEndCollector
 from control_plane.edge.metrics.recorders import CallRecorder
-from control_plane.edge.model_directory import read_model
+from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.service.admin_service import FrontEndCounts
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
@@ -48,7 +48,11 @@ class FrontEndAssembly:
     """Owns the parts; lives on the clients' event loop."""
 
     def __init__(self, config: FrontEndConfig, cleanup: AsyncExitStack) -> None:
-        """Bind the clients' port and read the model; raises StartUpError."""
+        """Bind the clients' port and read the model; raises StartUpError.
+
+        A port of ours alone comes first, so that a taken one is known at once. One that is shared gets its part of the connections from
+        then on, which others could serve meanwhile.
+        """
         self._config = config
         self._cleanup = cleanup
         self._calls = CallRecorder(METHODS)
@@ -56,11 +60,15 @@ class FrontEndAssembly:
         self.live: RequestStreams
         self.access = Access(config.access)
         self.context_limit = ContextLimit(config.worker_grace_seconds, config.engine.max_queued_requests)
+        model = self._read_model() if config.shares_port else None
         self._server = ClientServer(config.address.host, config.address.port, self._calls, self.access.for_clients(), config.shares_port)
         cleanup.push_async_callback(self._server.stop, 0.0)
-        given = config.model
-        self.model = read_model(given.directory, given.served_name, given.default_sampling, given.chat_template)
+        self.model = model or self._read_model()
         self.compiler = ConstraintCompiler(self.model.tokenizer, self.model.vocab_size, self.model.end_token_ids)
+
+    def _read_model(self) -> ServedModel:
+        given = self._config.model
+        return read_model(given.directory, given.served_name, given.default_sampling, given.chat_template)
 
     @property
     def port(self) -> int:
