@@ -20,7 +20,7 @@ def _run(arguments: Sequence[str]) -> int:
     from pypto_serving.process import logs
 
     config = read_config(arguments)
-    logs.configure(config.log.form, config.log.level, **({"part": config.front_end.name} if config.part else {}))
+    logs.configure(config.log.form, config.log.level, **({"part": config.part_name} if config.part else {}))
     if config.num_front_ends and config.part is None:
         from control_plane.edge.supervisor.processes import supervise
 

@@ -127,6 +127,11 @@ class Config:
     num_front_ends: int  # 0: one process for everything
     part: Part | None = None  # None: the whole, or the supervisor of its parts
 
+    @property
+    def part_name(self) -> str:
+        """What the log calls this part."""
+        return f"frontend-{self.front_end.name}" if self.part is Part.FRONT_END else "scheduler"
+
 
 def front_end_exposures(config: FrontEndConfig) -> list[str]:
     """One sentence for each thing that strangers may do or read at a front end; none for one that only its own machine reaches."""

@@ -1,5 +1,6 @@
 """A front end as a process of its own, in session with a scheduler."""
 
+import asyncio
 import gc
 import logging
 import secrets
@@ -17,15 +18,18 @@ from control_plane.edge.scheduler_link.link import SchedulerLink
 from control_plane.edge.scheduler_link.options import FrontEndNumbers, SchedulerLinkOptions
 from control_plane.edge.server.front_end import FrontEndAssembly
 from control_plane.edge.service.admin_proxy import AdminProxy
-from control_plane.edge.supervisor.parent import tell_serving, watch_parent
+from control_plane.edge.supervisor.parent import attend_parent, tell_serving
 from control_plane.engine.ports import Outputs
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import channel_credentials
+from pypto_serving.process.descriptors import DescriptorWatch
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
+
+_DESCRIPTOR_SECONDS = 1.0
 
 
 class FrontEndProcess:
@@ -45,7 +49,7 @@ class FrontEndProcess:
         started_at = time.monotonic()
         config = self._config
         if self._is_supervised:
-            watch_parent(self._stop.request_stop_at_once)
+            attend_parent(self._stop.request_stop_at_once)
         async with AsyncExitStack() as cleanup:
             cleanup.callback(self._rendered.close)
             to_scheduler = PeerAccess("link_tls", config.link.tls if config.link else None)
@@ -63,6 +67,8 @@ class FrontEndProcess:
             await front_end.serve(link, secrets.token_hex(8))
             if config.admin:
                 ports["admin"] = await front_end.serve_admin(AdminProxy(lambda: link.channel))
+            watching = asyncio.create_task(_watch_descriptors())
+            cleanup.callback(watching.cancel)
             gc.collect()
             gc.freeze()
             self._tell(ports, time.monotonic() - started_at)
@@ -110,6 +116,14 @@ class FrontEndProcess:
         for exposure in front_end_exposures(config):
             _log.warning(exposure)
         _log.info("serving", extra={**shown, "seconds": round(seconds, 2)})
+
+
+async def _watch_descriptors() -> None:
+    """A connection takes one; the endpoint of metrics, which looks at them elsewhere, may not be here."""
+    watch = DescriptorWatch()
+    while True:
+        watch.check()
+        await asyncio.sleep(_DESCRIPTOR_SECONDS)
 
 
 async def run_front_end(config: FrontEndConfig, is_supervised: bool = False) -> int:

@@ -26,7 +26,7 @@ from control_plane.edge.model_files import read_identity
 from control_plane.edge.server.engine_options import engine_options
 from control_plane.edge.server.front_end_port import FrontEndServer, StoppedStandingBy
 from control_plane.edge.server.late_compiler import LateCompiler
-from control_plane.edge.supervisor.parent import tell_parent, tell_serving, watch_parent
+from control_plane.edge.supervisor.parent import attend_parent, tell_parent, tell_serving
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import serve_metrics
@@ -35,6 +35,7 @@ from pypto_serving.process.stop_requests import StopRequests
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
+_STUCK_SECONDS = 1.5
 
 
 class SchedulerProcess:
@@ -61,10 +62,10 @@ class SchedulerProcess:
 
     async def run(self) -> int:
         """Serve until a stop is requested; returns the exit code. Raises StartUpError when it cannot start."""
-        if self._is_supervised:
-            watch_parent(self._stop.request_stop_at_once)
         async with AsyncExitStack() as cleanup:
             metrics_port = self._assemble(cleanup)
+            if self._is_supervised:
+                attend_parent(self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS)
             if not self._config.takeover or self._lease:
                 self._compiler.prepare()
             starting = asyncio.create_task(self._engine.start(beside=lambda engine: self._server.serve(self._engine, engine)))

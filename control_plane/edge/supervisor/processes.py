@@ -25,7 +25,7 @@ def supervise(config: Config, arguments: Sequence[str]) -> int:
         # Its predecessor is known to be dead: workers need not wait for it.
         scheduler = Child("scheduler", [*command, "--part", Part.SCHEDULER.value], again=["--takeover"])
         front_ends = [
-            Child(f"front end {number}", [*command, "--part", str(number), "--port", str(port)]) for number in range(config.num_front_ends)
+            Child(f"frontend-{number}", [*command, "--part", str(number), "--port", str(port)]) for number in range(config.num_front_ends)
         ]
         for exposure in (*front_end_exposures(config.front_end), *scheduler_exposures(config.scheduler)):
             _log.warning(exposure)
