@@ -33,7 +33,7 @@ NOT_ELSEWHERE := not kernels and not isa and not packaging
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve-control serve-worker check check-kernels wheel clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve-control serve-worker serve-http check check-kernels wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKER
 
 serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= ARGS=)
 	@$(FIND_MODEL) && exec $(PY) -m worker --model "$$model" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+serve-http: $(READY) ## Serve OpenAI's API on 127.0.0.1:8000 in front of 127.0.0.1:50051 (PORT= ARGS="--target HOST:PORT")
+	@exec $(PY) -m clients.gateway $(if $(PORT),--port $(PORT)) $(ARGS)
 
 bench: $(READY) ## Measure serving and the model against one process, peers (ARGS="--vllm PYTHON") and the machine
 	@failed=0; $(PY) -m benchmarks.bench_serving $(ARGS) || failed=1; $(PY) -m benchmarks.bench_model $(ARGS) || failed=1; exit $$failed

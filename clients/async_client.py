@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -13,7 +14,7 @@ from clients.connection import DEFAULT_TARGET, Credentials, open_async_channel
 from clients.conversation import MessageLike
 from clients.errors import ServingError, client_closed, from_status
 from clients.reconnection import Attempts, RetryLimits, Targets
-from clients.request import Request, detokenize_request, taking_request, tokenize_request
+from clients.request import Request, detokenize_request, prompt_tokenize_request, taking_request, tokenize_request
 from clients.results import Completion, Event, Model, Server, Tokens
 from clients.stream_state import StreamState
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -38,13 +39,13 @@ class AsyncClient:
 
     def __init__(
         self,
-        targets: str | Sequence[str] = DEFAULT_TARGET,
+        targets: str | Sequence[str] | Targets = DEFAULT_TARGET,
         *,
         connect_seconds: float = 5.0,
         resume_seconds: float = 60.0,
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
-        self._targets = Targets(targets)
+        self._targets = targets if isinstance(targets, Targets) else Targets(targets)
         self._limits = RetryLimits(connect_seconds, resume_seconds)
         self._metadata = credentials.metadata()
         self._credentials = credentials.channel_credentials()
@@ -57,6 +58,12 @@ class AsyncClient:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         await self.close()
 
+    def with_api_key(self, api_key: str | None) -> Self:
+        """The same client under another key: connections are shared, and closed with it."""
+        other = copy.copy(self)
+        other._metadata = Credentials(api_key=api_key).metadata()
+        return other
+
     async def close(self) -> None:
         """Close the connections; running streams are cancelled."""
         self._closed.set()
@@ -66,6 +73,10 @@ class AsyncClient:
     @taking_request(Request)
     async def generate(self, request: Request) -> Completion:
         """Generate the whole answer. Takes the fields of `Request`: `await client.generate("Once", max_tokens=8)`."""
+        return await self.answer(request)
+
+    async def answer(self, request: Request) -> Completion:
+        """As `generate`, for a request that is built already."""
         state = StreamState(request)
         async for _ in self._events(state, request.timeout):
             pass
@@ -116,6 +127,10 @@ class AsyncClient:
         """The token ids that a generation would begin with."""
         request = tokenize_request(text, messages, add_special_tokens, with_offsets)
         return Tokens.from_wire(await self._call(lambda stub: stub.Tokenize, request))
+
+    async def tokenize_prompt(self, request: Request, *, add_special_tokens: bool | None = None) -> Tokens:
+        """The token ids of a request's prompt, a text or a conversation, with all that its template takes."""
+        return Tokens.from_wire(await self._call(lambda stub: stub.Tokenize, prompt_tokenize_request(request, add_special_tokens)))
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of token ids."""

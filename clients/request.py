@@ -179,6 +179,17 @@ def tokenize_request(
     return request
 
 
+def prompt_tokenize_request(request: Request, add_special_tokens: bool | None) -> pb.TokenizeRequest:
+    """Raises ServingError (INVALID_ARGUMENT) when the prompt does not fit on the wire."""
+    spec = generation_spec(request)
+    tokenize = pb.TokenizeRequest(model=spec.model, add_special_tokens=add_special_tokens)
+    if spec.HasField("chat"):
+        tokenize.chat.CopyFrom(spec.chat)
+    else:
+        tokenize.text = spec.text
+    return tokenize
+
+
 def detokenize_request(token_ids: Sequence[int], skip_special_tokens: bool) -> pb.DetokenizeRequest:
     """Raises ServingError (INVALID_ARGUMENT) when an id is no uint32."""
     try:

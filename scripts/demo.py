@@ -36,7 +36,9 @@ def main() -> int:
             return 1
         print(f"Ready after {time.monotonic() - started:.1f} s.\n\n> {options.prompt}", flush=True)
         question = ["generate", options.prompt, "--temperature", "0", "--max-tokens", "64", *target]
-        return subprocess.run([sys.executable, "-m", "clients", *question], check=False).returncode
+        exit_code = subprocess.run([sys.executable, "-m", "clients", *question], check=False).returncode
+    print("\nServe it yourself: make serve-control, make serve-worker, and make serve-http for OpenAI's API on http://127.0.0.1:8000/v1")
+    return exit_code
 
 
 def free_ports(count: int) -> list[str]:

@@ -75,3 +75,8 @@ def test_installed_programs_serve_a_model(control_plane: Any, worker: Any, clien
 def test_a_program_without_its_extra_says_which_one_it_needs(client: Any, program: str, extra: str, tmp_path: Path) -> None:
     said = client.refused(program, "--model", str(tmp_path), "--port", "0", "--metrics-port", "0")
     assert said.endswith(f"pip install 'pypto-serving[{extra}]'\n") and len(said.splitlines()) == 1
+
+
+def test_a_gateway_without_its_extra_says_which_one_it_needs(client: Any) -> None:
+    said = client.refused("pypto-serving-gateway", "--port", "0")
+    assert said.endswith("pip install 'pypto-serving[gateway]'\n") and len(said.splitlines()) == 1

@@ -1,0 +1,200 @@
+"""The control planes behind the gateway: which of them serve which model, and clients of them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc
+
+from clients.async_client import AsyncClient
+from clients.connection import Credentials
+from clients.errors import ServingError
+from clients.gateway.errors import ApiError
+from clients.gateway.models import ModelProfile
+from clients.gateway.parsers.answer import FORMATS, format_of
+from clients.gateway.parsers.reasoning import CLOSE, OPEN
+from clients.reconnection import Targets
+from clients.request import Request
+from clients.results import Model
+
+_log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 2.0
+_PROBE_SECONDS = 1.0
+#: An unknown model is looked for no more often.
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneOptions:
+    """How control planes are called. `tool_parser` is a name of FORMATS, empty: by architecture."""
+
+    targets: Sequence[str]
+    connect_seconds: float = 5.0
+    resume_seconds: float = 60.0
+    credentials: Credentials = field(default_factory=Credentials)
+    tool_parser: str = ""
+    parses_reasoning: bool = True
+
+
+class SharedTargets(Targets):
+    """New requests begin at usable servers in turn, at any where none is known to be usable."""
+
+    def __init__(self, address: str) -> None:
+        self._turn = 0
+        self.usable: set[str] = set()
+        super().__init__(address)
+
+    def add(self, address: str) -> None:
+        """Add an address; those of live requests stay in their places."""
+        if address not in self.addresses:
+            self.addresses = (*self.addresses, address)
+
+    @property
+    def preferred(self) -> int:
+        self._turn += 1
+        usable = [index for index, address in enumerate(self.addresses) if address in self.usable] or range(len(self.addresses))
+        return usable[self._turn % len(usable)]
+
+    @preferred.setter
+    def preferred(self, index: int) -> None:
+        """A server that has just answered says nothing about the next request."""
+
+
+class ServedModel:
+    """A model, the servers that serve it, and a client that calls them."""
+
+    def __init__(self, model: Model, target: str, options: ControlPlaneOptions) -> None:
+        self.model = model
+        self.targets = SharedTargets(target)
+        limits = {"connect_seconds": options.connect_seconds, "resume_seconds": options.resume_seconds}
+        self.client = AsyncClient(self.targets, credentials=options.credentials, **limits)
+        self._options = options
+        self._profiles: dict[str, ModelProfile] = {}
+
+    async def profile(self, client: AsyncClient) -> ModelProfile:
+        """How the model writes; asked for once for each of its fingerprints."""
+        fingerprint = self.model.fingerprint
+        if fingerprint not in self._profiles:
+            self._profiles = {fingerprint: await self._find_profile(client)}
+        return self._profiles[fingerprint]
+
+    async def _find_profile(self, client: AsyncClient) -> ModelProfile:
+        call_format = FORMATS[self._options.tool_parser or format_of(self.model.architecture)]
+        markers = (*call_format.markers, OPEN, CLOSE)
+        answers = await asyncio.gather(*(client.tokenize_prompt(Request(marker), add_special_tokens=False) for marker in markers))
+        ids = {marker: tokens.token_ids[0] for marker, tokens in zip(markers, answers, strict=True) if len(tokens.token_ids) == 1}
+        end_texts = await asyncio.gather(*(client.detokenize([token_id]) for token_id in self.model.end_token_ids))
+        return ModelProfile(call_format, ids, tuple(text for text in end_texts if text), self._options.parses_reasoning)
+
+
+class ControlPlanes:
+    """Knows by asking; all its methods run on one event loop.
+
+    Health is asked for every two seconds and needs no key. Models are asked for with the key of whoever wants one that is not known.
+    """
+
+    def __init__(self, options: ControlPlaneOptions) -> None:
+        self._options = options
+        self._probes = {target: self._probe(target) for target in options.targets}
+        self._served: dict[str, ServedModel] = {}
+        self._serving: set[str] = set()
+        self._looked_at = float("-inf")
+        self._checking: asyncio.Task[None] | None = None
+
+    def _probe(self, target: str) -> AsyncClient:
+        return AsyncClient(target, connect_seconds=_PROBE_SECONDS, resume_seconds=0, credentials=self._options.credentials)
+
+    async def start(self) -> None:
+        """Look once, and begin to look again and again."""
+        await self._check()
+        with suppress(ServingError):
+            await self.models(None)
+        self._checking = asyncio.create_task(self._keep_checking())
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._checking:
+            self._checking.cancel()
+        for client in (*self._probes.values(), *(served.client for served in self._served.values())):
+            await client.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a control plane would take a request."""
+        return bool(self._serving)
+
+    async def models(self, api_key: str | None) -> list[Model]:
+        """All models, by name; raises ServingError when nobody tells any."""
+        asked = sorted(self._serving) or list(self._probes)
+        calls = (self._probes[target].with_api_key(api_key).models() for target in asked)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for target, models in zip(asked, answers, strict=True):
+            if not isinstance(models, BaseException):
+                self._note(target, models)
+        if len(errors) == len(answers):
+            raise next((error for error in errors if _is_about_keys(error)), errors[0])
+        self._looked_at = time.monotonic()
+        names = {model.name: model for models in answers if not isinstance(models, BaseException) for model in models}
+        return [names[name] for name in sorted(names)]
+
+    async def served(self, name: str, api_key: str | None) -> ServedModel:
+        """A model by its name, or the only one for an empty name; raises ServingError or ApiError."""
+        if not self._find(name) and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            await self.models(api_key)
+        found = self._find(name)
+        if found is not None:
+            return found
+        known = ", ".join(sorted(self._served)) or "none"
+        if not name:
+            raise ApiError(400, f"model is missing; served: {known}", param="model", code="missing_required_parameter")
+        raise ApiError(404, f"model {name!r} is not served; served: {known}", param="model", code="model_not_found")
+
+    def _find(self, name: str) -> ServedModel | None:
+        if name:
+            return self._served.get(name)
+        return next(iter(self._served.values())) if len(self._served) == 1 else None
+
+    def _note(self, target: str, models: Sequence[Model]) -> None:
+        for model in models:
+            served = self._served.get(model.name) or self._served.setdefault(model.name, ServedModel(model, target, self._options))
+            served.model = model
+            served.targets.add(target)
+        for name, served in self._served.items():
+            is_usable = target in self._serving and any(model.name == name for model in models)
+            (served.targets.usable.add if is_usable else served.targets.usable.discard)(target)
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            await self._check()
+
+    async def _check(self) -> None:
+        results = await asyncio.gather(*(self._is_serving(probe) for probe in self._probes.values()))
+        for target, is_serving in zip(self._probes, results, strict=True):
+            if is_serving is not (target in self._serving):
+                _log.info("control plane %s", "serves" if is_serving else "does not serve", extra={"target": target})
+                self._note_serving(target, is_serving)
+
+    def _note_serving(self, target: str, is_serving: bool) -> None:
+        (self._serving.add if is_serving else self._serving.discard)(target)
+        for served in self._served.values():
+            if is_serving and target in served.targets.addresses:
+                served.targets.usable.add(target)
+            elif not is_serving:
+                served.targets.usable.discard(target)
+
+    @staticmethod
+    async def _is_serving(probe: AsyncClient) -> bool:
+        try:
+            return await probe.is_serving()
+        except ServingError:
+            return False
+
+
+def _is_about_keys(error: BaseException) -> bool:
+    return isinstance(error, ServingError) and error.code is grpc.StatusCode.UNAUTHENTICATED

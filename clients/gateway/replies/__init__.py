@@ -1,0 +1,1 @@
+"""What HTTP clients get: whole answers, and the events of streams."""

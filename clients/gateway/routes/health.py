@@ -1,0 +1,42 @@
+"""Health and metrics; open without a key."""
+
+import prometheus_client
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from typing_extensions import TypedDict
+
+from clients.gateway.errors import ApiError
+from clients.gateway.routes.replies import documented
+from clients.gateway.service import gateway_of
+
+ROUTER = APIRouter()
+
+
+class HealthReply(TypedDict):
+    """The gateway is well."""
+
+    status: str
+
+
+@ROUTER.get("/health", responses=documented(HealthReply), response_model=None)
+async def health() -> Response:
+    """Whether the process answers."""
+    return JSONResponse({"status": "ok"})
+
+
+@ROUTER.get("/ready", responses=documented(HealthReply), response_model=None)
+async def ready(http: HttpRequest) -> Response:
+    """Whether a control plane would take a request now."""
+    if not gateway_of(http).planes.is_ready:
+        raise ApiError(503, "no control plane serves", "server_error", code="unavailable")
+    return JSONResponse({"status": "ready"})
+
+
+@ROUTER.get("/metrics", response_class=PlainTextResponse, response_model=None)
+async def metrics(http: HttpRequest) -> Response:
+    """Counts of the gateway for Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(gateway_of(http).metrics)
+    return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)

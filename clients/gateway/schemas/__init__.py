@@ -1,0 +1,1 @@
+"""What HTTP clients send, as pydantic models; they make the OpenAPI document."""

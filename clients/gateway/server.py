@@ -1,0 +1,132 @@
+"""The process: listens, serves until a signal, lets running answers end."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from clients.connection import Credentials
+from clients.gateway.app import build_app
+from clients.gateway.config import GatewayConfig, Upstream
+from clients.gateway.control_planes import ControlPlaneOptions, ControlPlanes
+from clients.gateway.envelope import Envelope
+from clients.gateway.metrics import GatewayMetrics
+from clients.gateway.service import Gateway
+from pypto_serving.process.address import join_address
+from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.stop_requests import StopRequests
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class GatewayServer:
+    """A gateway on a port, in the running event loop; raises StartUpError when it cannot listen."""
+
+    def __init__(self, config: GatewayConfig, stop: StopRequests) -> None:
+        self._config = config
+        self._stop = stop
+        self._socket = _listen(config.host, config.port)
+        self.port: int = self._socket.getsockname()[1]
+        self.started = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until asked to stop; running answers get --drain-seconds to end, or no time after a second signal."""
+        gateway = _gateway(self._config)
+        server = _Server(_uvicorn_config(gateway, self._config))
+        stopping = [asyncio.create_task(self._drain(server)), asyncio.create_task(self._stop_at_once(server))]
+        await gateway.planes.start()
+        try:
+            _log.info("serving", extra={"address": join_address(self._config.host, self.port)})
+            self.started.set()
+            await server.serve([self._socket])
+        finally:
+            for task in stopping:
+                task.cancel()
+            await gateway.planes.close()
+            self._socket.close()
+
+    async def _drain(self, server: uvicorn.Server) -> None:
+        await self._stop.drain.wait()
+        server.should_exit = True
+
+    async def _stop_at_once(self, server: uvicorn.Server) -> None:
+        await self._stop.at_once.wait()
+        server.force_exit = True
+
+
+async def run_gateway(config: GatewayConfig) -> int:
+    """Run a gateway until a signal; returns the exit code."""
+    stop = StopRequests()
+    stop.listen()
+    await GatewayServer(config, stop).run()
+    return 0
+
+
+def _gateway(config: GatewayConfig) -> Gateway:
+    return Gateway(ControlPlanes(_options(config)), GatewayMetrics(), config.is_strict, config.max_body_bytes)
+
+
+def _options(config: GatewayConfig) -> ControlPlaneOptions:
+    upstream = config.upstream
+    return ControlPlaneOptions(
+        targets=upstream.targets,
+        connect_seconds=upstream.connect_seconds,
+        resume_seconds=upstream.resume_seconds,
+        credentials=_credentials(upstream),
+        tool_parser="" if config.tool_parser == "auto" else config.tool_parser,
+        parses_reasoning=config.reasoning_parser == "auto",
+    )
+
+
+def _credentials(upstream: Upstream) -> Credentials:
+    return Credentials(upstream.tls, upstream.tls_ca, upstream.tls_cert, upstream.tls_key)
+
+
+def _uvicorn_config(gateway: Gateway, config: GatewayConfig) -> uvicorn.Config:
+    tls = config.tls or TlsFiles()
+    return uvicorn.Config(
+        Envelope(build_app(gateway), gateway),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=math.ceil(config.drain_seconds),
+        ssl_certfile=tls.cert,
+        ssl_keyfile=tls.key,
+        ssl_ca_certs=tls.ca,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartUpError(f"cannot listen on {join_address(host, port)}: {_reason(error)}", exit_code=1) from None
+
+
+def _reason(error: OSError) -> str:
+    """Without the address, which Python adds to some."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)

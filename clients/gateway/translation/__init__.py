@@ -1,0 +1,1 @@
+"""From the bodies of HTTP requests to requests of control planes."""
