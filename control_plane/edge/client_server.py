@@ -1,6 +1,7 @@
 """The gRPC servers of a control plane: one for clients, and on request one for operators."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import grpc.aio
@@ -8,6 +9,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.keys import KeyInterceptor
+from control_plane.edge.call_acceptors import CallAcceptors
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.engine_port import EngineView
@@ -57,7 +59,9 @@ class ClientServer:
 
     def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN, shares_port: bool = False) -> None:
         """`shares_port`: with other processes, among which the kernel distributes connections."""
-        self._server = _server(calls, access, SHARED_PORT if shares_port else EXCLUSIVE_PORT)
+        interceptors = _interceptors(calls, access)
+        self._server = _server(interceptors, SHARED_PORT if shares_port else EXCLUSIVE_PORT)
+        self._acceptors = CallAcceptors(self._server, interceptors)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
         self._health = HealthService()
@@ -67,11 +71,12 @@ class ClientServer:
     async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineView, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
         readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit.set)
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._acceptors)  # type: ignore[arg-type]  # as the server
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
             enable_reflection(self._server, _INFERENCE.full_name, HEALTH)
         await self._server.start()
+        self._acceptors.start()
         self._watching = [asyncio.create_task(readiness.keep_updated(engine)), asyncio.create_task(lag.watch())]
 
     def drain(self) -> None:
@@ -91,7 +96,7 @@ class AdminServer:
     """AdminService, on a port of its own."""
 
     def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(calls, access, EXCLUSIVE_PORT)
+        self._server = _server(_interceptors(calls, access), EXCLUSIVE_PORT)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
 
@@ -107,8 +112,10 @@ class AdminServer:
         await self._server.stop(None)
 
 
-def _server(calls: CallRecorder, access: ServerAccess, port_option: tuple[str, int]) -> grpc.aio.Server:
-    interceptors: list[grpc.aio.ServerInterceptor[Any, Any]] = [ErrorInterceptor(calls.observe_call)]
-    if access.keys is not None:
-        interceptors.insert(0, KeyInterceptor(access.keys, calls.observe_call))
+def _interceptors(calls: CallRecorder, access: ServerAccess) -> "Sequence[grpc.aio.ServerInterceptor[Any, Any]]":
+    errors = ErrorInterceptor(calls.observe_call)
+    return [errors] if access.keys is None else [KeyInterceptor(access.keys, calls.observe_call), errors]
+
+
+def _server(interceptors: "Sequence[grpc.aio.ServerInterceptor[Any, Any]]", port_option: tuple[str, int]) -> grpc.aio.Server:
     return grpc.aio.server(interceptors=interceptors, options=(port_option, *SERVER_OPTIONS))

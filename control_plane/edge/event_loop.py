@@ -2,9 +2,9 @@
 
 import fcntl
 import termios
-import threading
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from socket import socket
 from typing import Any
@@ -30,18 +30,14 @@ class EventLoop(uvloop.Loop):
         super().add_reader(fd, callback, *args)
 
 
-#: All loops of a process read from the same pair.
-_reading = threading.Lock()
-
-
 def _read_all(pair: socket, callback: Callable[..., Any], *args: Any) -> None:
-    """Call back, and take all bytes out but one: it may be that of an event that came later, and is looked at in the next turn."""
+    """Call back for each byte that is there: it takes one out before it looks for events, so that none is forgotten."""
     callback(*args)
     num_bytes = array("i", [0])
-    with _reading:
-        fcntl.ioctl(pair, termios.FIONREAD, num_bytes)
-        if num_bytes[0] > 1:
-            pair.recv(num_bytes[0] - 1)
+    fcntl.ioctl(pair, termios.FIONREAD, num_bytes)
+    with suppress(BlockingIOError):  # another loop of this process reads from the same pair
+        for _ in range(num_bytes[0]):
+            callback(*args)
 
 
 def new_event_loop() -> EventLoop:
