@@ -52,7 +52,7 @@ class WriteTurns:
         if self._ready and not self._is_turning:
             self._is_turning = True
             self._loop.call_soon(self._turn)
-        elif self._gathering and self._timer is None:
+        if self._gathering and self._timer is None:
             self._timer = self._loop.call_at(self._gathering[0].next_write_time, self._end_windows)
 
     def _end_windows(self) -> None:
