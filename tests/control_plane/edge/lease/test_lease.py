@@ -39,6 +39,16 @@ async def test_somebody_else_who_writes_it_is_noticed() -> None:
     assert shared.record.holder == "other"
 
 
+async def test_a_lease_that_could_not_be_renewed_in_time_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryLeaseStore(MemoryLease())
+    lease = Lease(store, 0.3)
+    lease.start()
+    await lease.wait_until_held()
+    store.is_reachable = False
+    await lease.wait_until_lost()
+    assert "the lease is lost" in caplog.text
+
+
 def test_a_lease_that_can_never_be_had_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartUpError, match=r"nowhere is no directory"):
         open_store(LeaseOptions(tmp_path / "nowhere" / "lease", None, 5.0), {})
