@@ -63,26 +63,33 @@ class SchedulerProcess:
     async def run(self) -> int:
         """Serve until a stop is requested; returns the exit code. Raises StartUpError when it cannot start."""
         async with AsyncExitStack() as cleanup:
-            metrics_port = self._assemble(cleanup)
-            if self._is_supervised:
-                attend_parent(self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS)
-            if not self._config.takeover or self._lease:
-                self._compiler.prepare()
-            starting = asyncio.create_task(self._engine.start(beside=lambda engine: self._server.serve(self._engine, engine)))
-            cleanup.push_async_callback(self._engine.stop)
-            await _first(asyncio.wrap_future(self._server.bound), starting)
-            ports = {"frontend": self._server.bound.result(), "metrics": metrics_port}
-            if not await self._may_serve(ports):
-                self._server.may_serve.set_exception(StoppedStandingBy())
-                await asyncio.gather(starting, return_exceptions=True)
-                return 0
-            self._server.may_serve.set_result(None)
-            ports["announce"] = await starting
-            gc.collect()
-            gc.freeze()
-            self._tell(ports)
-            self.ports = ports
-            return await self._serve()
+            exit_code = await self._run(cleanup)
+        _log.info("stopped")
+        return exit_code
+
+    async def _run(self, cleanup: AsyncExitStack) -> int:
+        metrics_port = self._assemble(cleanup)
+        if self._is_supervised:
+            attend_parent(self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS)
+        if not self._config.takeover or self._lease:
+            self._compiler.prepare()
+        starting = asyncio.create_task(self._engine.start(beside=lambda engine: self._server.serve(self._engine, engine)))
+        if self._lease:
+            cleanup.push_async_callback(self._lease.release)  # when nothing runs any more
+        cleanup.push_async_callback(self._engine.stop)
+        await _first(asyncio.wrap_future(self._server.bound), starting)
+        ports = {"frontend": self._server.bound.result(), "metrics": metrics_port}
+        if not await self._may_serve(ports):
+            self._server.may_serve.set_exception(StoppedStandingBy())
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        self._server.may_serve.set_result(None)
+        ports["announce"] = await starting
+        gc.collect()
+        gc.freeze()
+        self._tell(ports)
+        self.ports = ports
+        return await self._serve()
 
     def _assemble(self, cleanup: AsyncExitStack) -> int:
         """Make the parts that do not run yet; returns the port of the metrics."""
@@ -131,10 +138,6 @@ class SchedulerProcess:
         for task in (lost, stopped, drained):
             task.cancel()
         _log.info("stopping")
-        await self._engine.stop()
-        if self._lease:
-            await self._lease.release()
-        _log.info("stopped")
         return 1 if has_failed else 0
 
     def _start_drain(self) -> None:
