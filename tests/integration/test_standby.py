@@ -15,6 +15,7 @@ from harness.processes import ServingProcess, fixed_ports, front_end, scheduler,
 from harness.raw_streams import RawStreams
 from harness.waiting import until
 
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from pypto_serving.wire.fingerprint import fingerprint_model
@@ -112,6 +113,21 @@ async def test_a_front_end_is_no_place_for_traffic_without_a_scheduler(model: Pa
             clients.wait_until_ready()
         while health(clients.address) != NOT_SERVING:
             time.sleep(0.02)
+
+
+async def test_an_operator_drains_all_front_ends_and_their_scheduler(model: Path, device: ServingProcess) -> None:
+    with scheduler(model, [device], "--takeover") as serving:
+        address = serving.start_event["frontend"]
+        with front_end(model, [address], "--admin-port", "0") as first, front_end(model, [address]) as second:
+            streams = RawStreams(second.wait_until_ready().address, 4)
+            undisturbed = await streams.run()
+
+            def drain() -> None:
+                with grpc.insecure_channel(first.start_event["admin"]) as channel:
+                    admin_pb2_grpc.AdminServiceStub(channel).Drain(admin_pb2.DrainRequest())
+
+            assert await streams.disturbed(drain) == undisturbed
+            assert (first.wait(), second.wait(), serving.wait()) == (0, 0, 0)
 
 
 async def test_the_link_speaks_mutual_tls(model: Path, device: ServingProcess, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class Supervisor:
 
     def _timeout(self) -> float:
         times = [child.due for child in self._children if child.due is not None] + ([self._kill_at] if self._kill_at else [])
-        return max(0.0, min((moment - time.monotonic() for moment in times), default=_TURN_SECONDS))
+        return max(0.0, min([_TURN_SECONDS, *(moment - time.monotonic() for moment in times)]))
 
     def _log_serving(self, seconds: float) -> None:
         extra = {name: value for child in self._children for name, value in child.served.items() if name != "ports"}
