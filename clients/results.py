@@ -105,7 +105,7 @@ class Delta:
 
     @classmethod
     def from_wire(cls, delta: pb.Delta) -> "Delta":
-        logprobs = tuple(TokenLogprob.from_wire(entry) for entry in delta.logprobs)
+        logprobs = tuple(map(TokenLogprob.from_wire, delta.logprobs))
         return cls(delta.choice, delta.text, tuple(delta.token_ids), delta.first_index, logprobs)
 
 

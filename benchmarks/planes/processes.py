@@ -17,7 +17,7 @@ from benchmarks.planes.usage import (
     busiest_other_thread,
     children,
     cpu_seconds,
-    resident_bytes,
+    own_bytes,
     scrape,
     thread_seconds,
     total,
@@ -106,7 +106,7 @@ class Planes:
 
     def frontend_bytes(self) -> int:
         """Memory of the processes that hold clients' streams."""
-        return resident_bytes(self._frontends())
+        return own_bytes(self._frontends())
 
     def _control_seconds(self) -> tuple[float, float]:
         """Of scheduler and front ends; in one process the scheduler is the engine's thread, and all else is a front end."""

@@ -35,10 +35,10 @@ def _cpu_seconds(stat: Path) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory of processes that is in use now."""
+def own_bytes(pids: Iterable[int]) -> int:
+    """Memory that processes have for themselves, without what the kernel may take back from them at any time: pages of files."""
     texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-    return sum(int(line.split()[1]) * 1024 for text in texts for line in text.splitlines() if line.startswith("VmRSS:"))
+    return sum(int(line.split()[1]) * 1024 for text in texts for line in text.splitlines() if line.startswith("RssAnon:"))
 
 
 def available_bytes() -> int:

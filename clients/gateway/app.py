@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from clients.errors import ServingError
 from clients.gateway.errors import ApiError, from_serving_error, from_validation
-from clients.gateway.routes import chat, completions, health, models, tokens
+from clients.gateway.routes import chat, completions, health, models, responses, tokens
 from clients.gateway.service import Gateway, gateway_of
 from pypto_serving.process.version import version
 
@@ -20,13 +20,14 @@ def build_app(gateway: Gateway) -> FastAPI:
     """The application; whoever serves it starts and closes the gateway's control planes."""
     app = FastAPI(title=_TITLE, version=version(), docs_url=None, redoc_url=None, strict_content_type=False)
     app.state.gateway = gateway
-    for routes in (chat, completions, models, tokens, health):
+    for routes in (chat, completions, responses, models, tokens, health):
         app.include_router(routes.ROUTER)
     app.add_exception_handler(RequestValidationError, _invalid_body)
     app.add_exception_handler(ServingError, _failed_call)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _defect)
     return app
 
 
@@ -58,5 +59,9 @@ async def _gone(request: HttpRequest, error: Exception) -> Response:
     return Response(status_code=499)
 
 
+async def _defect(request: HttpRequest, error: Exception) -> Response:
+    return _reply(ApiError(500, "a defect of the gateway, which is in its log", "server_error", code="internal_error"))
+
+
 def _reply(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, error.status, error.headers)
+    return JSONResponse(error.body, error.status_code, error.headers)

@@ -1,6 +1,5 @@
 """What surrounds every request: its id, the bound of its body, what is counted, and what becomes of a defect."""
 
-import json
 import logging
 import secrets
 import time
@@ -13,10 +12,6 @@ from clients.gateway.service import Gateway
 _log = logging.getLogger(__name__)
 
 _MAX_REQUEST_ID = 200  # of 256; some get more behind it
-
-
-class _BodyTooLarge(Exception):
-    """The body has more bytes than are taken."""
 
 
 class Envelope:
@@ -39,35 +34,29 @@ class _Exchange:
         self._scope, self._receive, self._send = scope, receive, send
         self._began_at = time.monotonic()
         self._num_bytes = 0
+        self._num_declared = int(dict(scope["headers"]).get(b"content-length", 0))
         self._status = 0
+        scope["direct_send"] = send
         self._request_id = scope["request_id"] = _given_id(scope) or secrets.token_hex(12)
 
     async def run(self, app: ASGIApp) -> None:
         metrics = self._gateway.metrics
         metrics.num_live += 1
         try:
-            self._check_declared()
             await app(self._scope, self._receive_bounded, self._send_noted)
-        except _BodyTooLarge:
-            limit = self._gateway.max_body_bytes
-            await self._fail(ApiError(413, f"the body has more than {limit} bytes", code="request_too_large"))
         except Exception:
             _log.exception("a defect of the gateway", extra={"request_id": self._request_id})
-            await self._fail(ApiError(500, "a defect of the gateway, which is in its log", "server_error", code="internal_error"))
         finally:
             metrics.num_live -= 1
             metrics.answered(getattr(self._scope.get("route"), "path", "other"), self._status, self._began_at)
 
-    def _check_declared(self) -> None:
-        declared = dict(self._scope["headers"]).get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > self._gateway.max_body_bytes:
-            raise _BodyTooLarge
-
     async def _receive_bounded(self) -> Message:
+        """The next part of the body; raises ApiError in the application, which answers it, when there is too much."""
+        limit = self._gateway.max_body_bytes
         message = await self._receive()
         self._num_bytes += len(message.get("body", b""))
-        if self._num_bytes > self._gateway.max_body_bytes:
-            raise _BodyTooLarge
+        if max(self._num_bytes, self._num_declared) > limit:
+            raise ApiError(413, f"the body has more than {limit} bytes", code="request_too_large")
         return message
 
     async def _send_noted(self, message: Message) -> None:
@@ -75,15 +64,6 @@ class _Exchange:
             self._status = message["status"]
             message["headers"].append((b"x-request-id", self._request_id.encode()))
         await self._send(message)
-
-    async def _fail(self, error: ApiError) -> None:
-        """Answer, if nothing has been answered yet; the connection cannot be used again."""
-        if self._status:
-            return
-        body = json.dumps(error.body).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-        await self._send_noted({"type": "http.response.start", "status": error.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _given_id(scope: Scope) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+from starlette.exceptions import HTTPException
 
 from clients.errors import ServingError
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -21,19 +22,18 @@ _TOO_LONG = re.compile(r"the prompt has \d+ tokens, and a request may have")
 _MAX_SHOWN = 80
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """An error that an HTTP client is told; `param` is the field of its body that is wrong."""
 
     def __init__(
         self, status: int, message: str, kind: str = "invalid_request_error", *, param: str | None = None, code: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message)
         self.message = message
         self.kind = kind
         self.param = param
         self.code = code
-        self.headers: dict[str, str] = {}
+        self.headers: dict[str, str] = {}  # of the answer
 
     @property
     def body(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_histograms_add_up_and_counters_are_summed() -> None:
 def test_time_and_memory_of_this_process_are_read() -> None:
     used = os.times()
     assert usage.cpu_seconds([os.getpid()]) == pytest.approx(used.user + used.system, abs=1.0)
-    assert usage.resident_bytes([os.getpid()]) > 10_000_000
+    assert usage.own_bytes([os.getpid()]) > 10_000_000
     assert usage.available_bytes() > 0
 
 

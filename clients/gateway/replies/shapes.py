@@ -1,6 +1,6 @@
 """Shapes of OpenAI's answers; they make the OpenAPI document too."""
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -149,3 +149,17 @@ class ModelList(TypedDict):
 
     object: Literal["list"]
     data: list[ModelShape]
+
+
+class ResponseShape(TypedDict):
+    """A response; its output are messages, thoughts and calls. Fields of the body come back beside these."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    usage: dict[str, Any] | None

@@ -16,7 +16,7 @@ def documented(shape: Any, streams: bool = False) -> dict[int | str, dict[str, A
     """The `responses` of a route."""
     success: dict[str, Any] = {"model": shape}
     if streams:
-        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        success["content"] = {"text/event-stream": {}}
     return {200: success, **FAILURES}
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from clients.conversation import Message as TurnOf
 from clients.conversation import Tool, ToolCall
@@ -15,9 +14,9 @@ from clients.request import Request
 _ROLES = {"developer": "system"}
 
 
-def chat_request(body: ChatRequest, request_id: str, constraint: dict[str, Any], shows_special_tokens: bool) -> Request:
-    """The request of a body; `constraint` are fields of Request, `shows_special_tokens`: parsers of calls have to see them."""
-    fields = generation_fields(body) | constraint
+def chat_request(body: ChatRequest, request_id: str, shows_special_tokens: bool) -> Request:
+    """The request of a body, not held to any form yet; `shows_special_tokens`: parsers of calls have to see them."""
+    fields = generation_fields(body)
     if shows_special_tokens:
         fields["skip_special_tokens"] = False
     arguments = dict(body.chat_template_kwargs or {})

@@ -18,7 +18,7 @@ from harness.service import Service, scripted_service
 from openai import AsyncOpenAI
 
 # It takes a second when they are first used, by which a service in the same event loop would be late.
-for resource in ("chat.completions", "completions", "models"):
+for resource in ("chat.completions", "completions", "models", "responses"):
     importlib.import_module(f"openai.resources.{resource}")
 
 #: Writes the last message alone; what stands before it is looked at, and hidden from the script.

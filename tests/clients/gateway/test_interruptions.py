@@ -2,24 +2,97 @@
 
 import asyncio
 
-from fakes.control_plane.inference_service import StreamFault
+import httpx
+import pytest
+from fakes.control_plane.inference_service import FakeInferenceService, FakeServer, StreamFault
 from grpc import StatusCode
+from harness.running_gateway import running_gateway
+
+COMPLETIONS = "/v1/completions"
+WHOLE = "100 101 102 103 104 "
 
 
 async def test_gwy_01_an_error_in_a_stream_ends_it_without_done(fake_front):
     fake_front.fake.faults.append(StreamFault(StatusCode.INTERNAL, after_tokens=3))
-    events = await fake_front.events("/v1/completions", {"prompt": "x"})
+    events = await fake_front.events(COMPLETIONS, {"prompt": "x"})
     assert [event["choices"][0]["text"] for event in events[:-1]] == ["100 ", "101 ", "102 "]
     assert events[-1]["error"]["type"] == "server_error"
 
 
-async def test_can_01_a_client_that_goes_away_cancels_its_request(fake_front):
+@pytest.mark.parametrize("stream", [True, False])
+async def test_can_01_a_client_that_goes_away_cancels_its_request(fake_front, stream):
     fake_front.fake.gate.clear()
-    for stream in (True, False):
-        fake_front.fake.cancelled.clear()
-        task = asyncio.ensure_future(fake_front.http.post("/v1/completions", json={"prompt": "x", "stream": stream}))
-        while not fake_front.fake.seen:
-            await asyncio.sleep(0.005)
-        task.cancel()
-        await fake_front.fake.cancelled.wait()
-        fake_front.fake.seen.clear()
+    asking = asyncio.ensure_future(fake_front.http.post(COMPLETIONS, json={"prompt": "x", "stream": stream}))
+    while not fake_front.fake.seen:
+        await asyncio.sleep(0.005)
+    asking.cancel()
+    await fake_front.fake.cancelled.wait()
+    while "gateway_disconnects_total 1.0" not in (await fake_front.http.get("/metrics")).text:
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_stream_that_breaks_goes_on_unnoticed(fake_front, stream):
+    fake_front.fake.faults += [StreamFault(after_tokens=2), None]
+    if stream:
+        events = await fake_front.events(COMPLETIONS, {"prompt": "x"})
+        assert "".join(event["choices"][0]["text"] for event in events[:-1]) == WHOLE
+    else:
+        answer = await fake_front.http.post(COMPLETIONS, json={"prompt": "x"})
+        assert answer.json()["choices"][0]["text"] == WHOLE
+    assert fake_front.fake.seen[-1].HasField("resume")
+
+
+async def test_a_stream_goes_on_at_another_control_plane():
+    one, other = FakeInferenceService(), FakeInferenceService()
+    async with FakeServer(one) as first, FakeServer(other) as second:
+        for fake in (one, other):
+            fake.free_tokens = 2
+            fake.gate.clear()
+        async with running_gateway(first.target, second.target) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+            asking = asyncio.ensure_future(http.post(COMPLETIONS, json={"prompt": "x"}))
+            while not one.seen + other.seen:
+                await asyncio.sleep(0.005)
+            left = second if one.seen else first
+            left.service.gate.set()
+            await (first if one.seen else second).kill()
+            assert (await asking).json()["choices"][0]["text"] == WHOLE
+            assert left.service.seen
+
+
+async def test_control_planes_take_turns():
+    one, other = FakeInferenceService(), FakeInferenceService()
+    async with (
+        FakeServer(one) as first,
+        FakeServer(other) as second,
+        running_gateway(first.target, second.target) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        for _ in range(6):
+            assert (await http.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
+    assert len(one.seen) == len(other.seen) == 3
+
+
+async def test_a_control_plane_that_drains_gets_no_new_requests():
+    one, other = FakeInferenceService(), FakeInferenceService()
+    async with FakeServer(one) as first, FakeServer(other) as second:
+        await first.set_serving(False)
+        async with running_gateway(first.target, second.target) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+            for _ in range(4):
+                await http.post(COMPLETIONS, json={"prompt": "x"})
+    assert (len(one.seen), len(other.seen)) == (0, 4)
+
+
+async def test_without_a_control_plane_it_lives_and_is_not_ready(dead_target):
+    async with running_gateway(dead_target, flags=("--connect-seconds", "0")) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/ready")).status_code == 503
+        answer = await http.post(COMPLETIONS, json={"prompt": "x"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+
+
+async def test_a_full_queue_says_when_to_come_back(fake_front):
+    fake_front.fake.faults.append(StreamFault(StatusCode.RESOURCE_EXHAUSTED, None, "the queue is full", retry_after_ms=1500))
+    answer = await fake_front.http.post(COMPLETIONS, json={"prompt": "x", "stream": True})
+    assert (answer.status_code, answer.headers["retry-after"], answer.headers["retry-after-ms"]) == (429, "2", "1500")
+    assert answer.json()["error"]["type"] == "rate_limit_error"
