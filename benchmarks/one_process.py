@@ -10,9 +10,8 @@ from benchmarks.local_worker import LocalWorker, load_local_runner
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.edge.model_directory import read_model
-from control_plane.edge.text.text_stream import SequenceTextStream, TextRules
 from control_plane.engine.engine import Engine
-from control_plane.engine.ports import ChoiceSpec, GenerationRequest, Output, RequestFailed, SequenceFinished
+from control_plane.engine.ports import ChoiceSpec, GenerationRequest, Outputs
 from control_plane.engine.stats import PassObservation
 from worker.loaded_runner import LoadedRunner
 
@@ -41,42 +40,42 @@ class OneProcess:
         asyncio.run(self._generate(prompts, max_tokens))
 
     async def _generate(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
-        sink = _CountingSink(len(prompts))
-        engine = Engine(Scheduler(), sink, _NoMetrics())
+        front_end = _CountingFrontEnd(len(prompts))
+        engine = Engine(Scheduler(), _NoMetrics())
         worker = LocalWorker(self._loaded, self._executor, engine)
         engine.worker_joined(worker)
         running = asyncio.create_task(engine.run())
         for index, prompt in enumerate(prompts):
-            engine.submit(self._request(f"request-{index}", prompt, max_tokens))
-        await sink.all_finished.wait()
+            engine.submit(_request(index, prompt, max_tokens), front_end)
+        await front_end.all_finished.wait()
         engine.stop()
         await running
         worker.reset()
 
-    def _request(self, request_id: str, prompt: Sequence[int], max_tokens: int) -> GenerationRequest:
-        detokenizer = self._model.tokenizer.detokenizer(prompt, True)
-        return GenerationRequest(
-            request_id=request_id,
-            resume_key=b"",
-            prompt_token_ids=prompt,
-            choices=(ChoiceSpec(0, SamplingParams(), SequenceTextStream(detokenizer, TextRules())),),
-            max_tokens=max_tokens,
-            min_tokens=0,
-            end_token_ids=frozenset(),
-            arrival_time=time.monotonic(),
-        )
+
+def _request(index: int, prompt: Sequence[int], max_tokens: int) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=f"request-{index}",
+        resume_key=b"",
+        prompt_token_ids=prompt,
+        choices=(ChoiceSpec(0, index, SamplingParams()),),
+        max_tokens=max_tokens,
+        min_tokens=0,
+        end_token_ids=frozenset(),
+        arrival_time=time.monotonic(),
+    )
 
 
-class _CountingSink:
+class _CountingFrontEnd:
     """Waits for the end of all sequences."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self.all_finished = asyncio.Event()
 
-    def publish(self, outputs: Sequence[Output]) -> None:
-        assert not any(isinstance(output, RequestFailed) for output in outputs), outputs
-        self._count -= sum(isinstance(output, SequenceFinished) for output in outputs)
+    def publish(self, outputs: Outputs) -> None:
+        assert not outputs.failed, outputs.failed
+        self._count -= len(outputs.finished)
         if self._count == 0:
             self.all_finished.set()
 

@@ -1,41 +1,47 @@
-"""Start of a control plane process: python -m control_plane --model DIR --worker HOST:PORT."""
+"""Start of a control plane: python -m control_plane --model DIR --worker HOST:PORT."""
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pypto_serving.process.interrupts import set_server_signals
+from control_plane.program import run_on_loop, run_program
 
-#: An event loop that wakes up waits so long for a thread that is busy; by Python's default ten times as long.
-_SWITCH_SECONDS = 0.0005
+if TYPE_CHECKING:
+    from control_plane.edge.config import Config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a control plane and return the exit code: 0 after a signal, 2 for a wrong configuration or model, 1 for anything else."""
-    set_server_signals()
-    from pypto_serving.process import descriptors, logs
+    """Run a control plane, in one process or as the supervisor of several, and return the exit code."""
+    return run_program("control plane", _run, arguments)
 
-    logs.open_standard_streams()
-    descriptors.raise_limit()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    # gRPC would write a line of its own, between ours, for every stranger that fails at a TLS handshake.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+def _run(arguments: Sequence[str]) -> int:
     from control_plane.edge.flags.programs import read_config
-    from pypto_serving.process.start_up import StartUpError, needs_extra
+    from pypto_serving.process import logs
 
-    config = read_config(sys.argv[1:] if arguments is None else arguments)
-    logs.configure(config.log.form, config.log.level)
-    try:
-        with needs_extra("control-plane"):
-            import uvloop
+    config = read_config(arguments)
+    logs.configure(config.log.form, config.log.level, **({"part": config.part_name} if config.part else {}))
+    if config.num_front_ends and config.part is None:
+        from control_plane.edge.supervisor.processes import supervise
 
-            from control_plane.edge.server import run_control_plane
-        return uvloop.run(run_control_plane(config))
-    except StartUpError as error:
-        print(f"control plane: {error}", file=sys.stderr)
-        return error.exit_code
-    finally:
-        set_server_signals()
+        return supervise(config, arguments)
+    return run_on_loop(lambda: _serve(config))
+
+
+def _serve(config: "Config") -> Coroutine[Any, Any, int]:
+    from control_plane.edge.config import Part
+
+    if config.part is Part.SCHEDULER:
+        from control_plane.edge.server.scheduler_process import run_scheduler
+
+        return run_scheduler(config.scheduler, is_supervised=True)
+    if config.part is Part.FRONT_END:
+        from control_plane.edge.server.front_end_process import run_front_end
+
+        return run_front_end(config.front_end, is_supervised=True)
+    from control_plane.edge.server.one_process import run_control_plane
+
+    return run_control_plane(config)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -14,7 +13,7 @@ from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates, Suspicion
 from control_plane.core.sibling_group import SiblingGroup
-from control_plane.core.step import PromptLogprobChunk, Step, StepResult, TokenLogprob, WorkerDescription
+from control_plane.core.step import PromptLogprobChunk, Step, StepResult, WorkerDescription
 
 _order = attrgetter("order")
 _num_tokens = attrgetter("num_tokens")
@@ -266,33 +265,45 @@ class Replica:
 
     def update(self, result: StepResult) -> SequenceUpdates:
         """Apply a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
-        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
-            expected = self._in_flight[0].step_id if self._in_flight else None
-            raise StateMismatch(f"result of step {result.step_id} instead of {expected}")
-        if result.error:
-            raise StepFailed(f"step {result.step_id} failed: {result.error}")
-        sent = self._in_flight[0]
-        updates = SequenceUpdates(sent_time=sent.sent_time, num_tokens=sent.num_tokens, continued=sent.continued)
-        updates.failed = self._failed(result)
-        failed = {failure.sequence for failure in updates.failed}
-        broken = [failure.sequence for failure in updates.failed if not failure.nothing_to_draw]
-        updates.tokens = self._sampled(sent, result, failed)
+        sent, updates, runs = self._read(result)
         chunks = [(sequence, chunk) for chunk in result.prompt_logprobs if (sequence := self._owner(chunk.lane, chunk.generation))]
         self._in_flight.popleft()
-        for sequence in broken:
-            self.kv.retract(sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
+        for failure in updates.failed:
+            if not failure.nothing_to_draw:
+                self.kv.retract(failure.sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
         if sent.has_masks:
             self._constrain(updates)
-        for sequence, token_id, _ in updates.tokens:
-            sequence.token_ids.append(token_id)
-            sequence.numerics_id = self.description.numerics_id
-        self._acknowledge(sent, failed, updates)
+        self._append(updates)
+        self._acknowledge(runs, updates)
         for sequence, chunk in chunks:
             if self._extend_prompt_logprobs(sequence, chunk):
                 updates.prompt_logprobs.append(sequence)
         self.acked_step_id = result.step_id
         self.kv.step_acked(result.step_id)
         return updates
+
+    def _read(self, result: StepResult) -> tuple[StepInFlight, SequenceUpdates, list[ScheduledRun]]:
+        """What a result brings, of which nothing is applied yet, and the runs of sequences that are still there and did not fail."""
+        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
+            expected = self._in_flight[0].step_id if self._in_flight else None
+            raise StateMismatch(f"result of step {result.step_id} instead of {expected}")
+        if result.error:
+            raise StepFailed(f"step {result.step_id} failed: {result.error}")
+        sent = self._in_flight[0]
+        updates = SequenceUpdates(self.description.numerics_id, sent.sent_time, sent.num_tokens, sent.continued)
+        updates.failed = self._failed(result)
+        failed = {failure.sequence for failure in updates.failed}
+        runs = [run for run in sent.runs if run[0].generation == run[1]]
+        if failed:
+            runs = [run for run in runs if run[0] not in failed]
+        updates.sequences = [sequence for sequence, _, _, samples in runs if samples]
+        try:
+            updates.token_ids = [result.tokens[sequence.lane] for sequence in updates.sequences]
+        except KeyError as error:
+            raise StateMismatch(f"step {sent.step_id}: no token of lane {error}") from None
+        if entries := result.logprobs:
+            updates.logprobs = {sequence: entries[sequence.lane] for sequence in updates.sequences if sequence.lane in entries}
+        return sent, updates, runs
 
     def _owner(self, lane: int, generation: int) -> Sequence | None:
         """The sequence in a lane, unless the generation is a past one's."""
@@ -308,23 +319,11 @@ class Replica:
         ]
 
     @staticmethod
-    def _sampled(sent: StepInFlight, result: StepResult, failed: Iterable[Sequence]) -> list[tuple[Sequence, int, TokenLogprob | None]]:
-        """Tokens of the sequences that were to sample and are still there; each must have exactly one."""
-        tokens = []
-        for sequence, generation, num_computed, samples in sent.runs:
-            if not samples or sequence.generation != generation or sequence in failed:
-                continue
-            token_id = result.tokens.get((sequence.lane, generation))
-            if token_id is None or num_computed != len(sequence.token_ids):
-                raise StateMismatch(f"step {sent.step_id}: no token of lane {sequence.lane}")
-            tokens.append((sequence, token_id, result.logprobs.get(sequence.lane)))
-        return tokens
-
-    @staticmethod
     def _constrain(updates: SequenceUpdates) -> None:
         """Push the tokens of constrained sequences; a sequence fails whose mask or constraint does not take its token."""
-        for entry in tuple(updates.tokens):
-            sequence, token_id, _ = entry
+        tokens = list(zip(updates.sequences, updates.token_ids, strict=True))
+        for entry in tuple(tokens):
+            sequence, token_id = entry
             if sequence.constraint is None:
                 continue
             try:
@@ -332,19 +331,30 @@ class Replica:
                     raise ConstraintViolated(f"the mask excludes {token_id}")
                 sequence.constraint.push(token_id)
             except Exception as error:
-                updates.tokens.remove(entry)
+                tokens.remove(entry)
                 updates.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
+        updates.sequences, updates.token_ids = [sequence for sequence, _ in tokens], [token_id for _, token_id in tokens]
 
-    def _acknowledge(self, sent: StepInFlight, failed: Iterable[Sequence], updates: SequenceUpdates) -> None:
-        publish = self.kv.publish
-        for sequence, generation, num_computed, samples in sent.runs:
-            if sequence.generation != generation or sequence in failed:
-                continue
+    @staticmethod
+    def _append(updates: SequenceUpdates) -> None:
+        """Append the tokens; a sequence has ended with an end token that was not excluded, or when it is as long as it may be."""
+        numerics_id = updates.numerics_id
+        for sequence, token_id in zip(updates.sequences, updates.token_ids, strict=True):
+            known = sequence.token_ids
+            known.append(token_id)
+            sequence.numerics_id = numerics_id
+            if token_id in sequence.end_token_ids and len(known) > sequence.min_length:
+                updates.ended.append((sequence, token_id))
+            elif len(known) == sequence.final_length:
+                updates.ended.append((sequence, None))
+
+    def _acknowledge(self, runs: list[ScheduledRun], updates: SequenceUpdates) -> None:
+        for sequence, _, num_computed, samples in runs:
             sequence.num_acked_tokens = num_computed
             if num_computed >= sequence.pages.next_publish:
-                publish(sequence.pages, num_computed)
+                self.kv.publish(sequence.pages, num_computed)
             if not samples and num_computed == sequence.final_length:
-                updates.computed.append(sequence)
+                updates.ended.append((sequence, None))
         for sequence in tuple(self.suspects):
             if sequence.suspicion and sequence.suspicion.is_cleared(sequence.num_acked_tokens, sequence.max_acked_tokens):
                 sequence.suspicion = None

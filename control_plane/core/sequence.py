@@ -170,12 +170,18 @@ class FailedSequence:
 
 @dataclass(slots=True)
 class SequenceUpdates:
-    """What the result of a step brought for sequences, in the order in which it is to be published."""
+    """What the result of a step brought for sequences, in the order in which it is to be published.
 
+    Tokens are columns: `token_ids[i]` is the next token of `sequences[i]`, in which each sequence comes once.
+    """
+
+    numerics_id: str  # under which all of it was made
+    sent_time: float
+    num_tokens: int  # that ran
+    continued: bool  # some sequence had run on the worker before: if its device was idle, then not for lack of work
     prompt_logprobs: list[Sequence] = field(default_factory=list)  # complete now
-    tokens: list[tuple[Sequence, int, TokenLogprob | None]] = field(default_factory=list)
-    computed: list[Sequence] = field(default_factory=list)  # sequences that were to compute only, and have
+    sequences: list[Sequence] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: dict[Sequence, TokenLogprob] = field(default_factory=dict)  # of the tokens of sequences that asked for them
+    ended: list[tuple[Sequence, int | None]] = field(default_factory=list)  # complete now, and the end token of those with one
     failed: list[FailedSequence] = field(default_factory=list)
-    sent_time: float = 0.0
-    num_tokens: int = 0  # that ran
-    continued: bool = False  # some sequence had run on the worker before: if its device was idle, then not for lack of work

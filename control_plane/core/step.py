@@ -161,8 +161,8 @@ class StepResult:
     """The answer to a step. It acknowledges the step, also when it carries an error."""
 
     step_id: int
-    tokens: Mapping[tuple[int, int], int] = field(default_factory=dict)  # sampled ones, by lane and generation
-    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)  # by lane
+    tokens: Mapping[int, int] = field(default_factory=dict)  # sampled ones, by lane: of the sequence that it has in this step
+    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)  # likewise
     prompt_logprobs: Sequence[PromptLogprobChunk] = ()
     lane_errors: Sequence[LaneError] = ()
     error: str = ""  # the step failed as a whole

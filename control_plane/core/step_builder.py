@@ -135,7 +135,7 @@ class StepBuilder:
                     continue
                 sequence.num_computed_tokens = computed = computed + 1
                 if samples := computed < sequence.final_length:
-                    sequence.num_tokens += 1
+                    sequence.num_tokens = computed + 1
                 runs.append((sequence, sequence.generation, computed, samples))
             else:
                 prefilling.append(sequence)

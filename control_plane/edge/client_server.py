@@ -1,6 +1,7 @@
 """The gRPC servers of a control plane: one for clients, and on request one for operators."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import grpc.aio
@@ -8,16 +9,18 @@ from grpc_health.v1 import health_pb2_grpc
 
 from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.keys import KeyInterceptor
+from control_plane.edge.call_acceptors import CallAcceptors
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
+from control_plane.edge.service.engine_port import EngineView
 from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.overload import LoopLag
-from control_plane.edge.service.readiness import EngineView, Readiness
+from control_plane.edge.service.readiness import Readiness
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.health import HEALTH, HealthService
-from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.process.listening import EXCLUSIVE_PORT, SHARED_PORT, bind
 from pypto_serving.process.reflection import enable_reflection
 
 #: Enough for a prompt of a million tokens, as ids or as text. Larger messages are refused by gRPC, before they are parsed.
@@ -27,7 +30,6 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_PENDING_CALLS = 100_000
 
 SERVER_OPTIONS = (
-    EXCLUSIVE_PORT,
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
     # gRPC drops calls that nobody has looked at, with a CANCELLED of its own, from 1,000 on by chance: a burst is ours to refuse.
@@ -55,23 +57,27 @@ _OPEN = ServerAccess()
 class ClientServer:
     """InferenceService, health and reflection. Ports are bound first, so that a taken one is known before a model is read."""
 
-    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(calls, access)
+    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN, shares_port: bool = False) -> None:
+        """`shares_port`: with other processes, among which the kernel distributes connections."""
+        interceptors = _interceptors(calls, access)
+        self._server = _server(interceptors, SHARED_PORT if shares_port else EXCLUSIVE_PORT)
+        self._acceptors = CallAcceptors(self._server, interceptors)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
         self._health = HealthService()
         self._readiness: Readiness | None = None
-        self._updating: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self, service: InferenceService, context_limit: ContextLimit, engine: EngineView, lag: LoopLag) -> None:
         """Serve, NOT_SERVING first."""
-        readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit)
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._server)
+        readiness = self._readiness = Readiness(self._health, (_INFERENCE.full_name,), context_limit.set)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, self._acceptors)  # type: ignore[arg-type]  # as the server
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._access.reflection:
             enable_reflection(self._server, _INFERENCE.full_name, HEALTH)
         await self._server.start()
-        self._updating = asyncio.create_task(readiness.keep_updated(engine, lag.observe))
+        self._acceptors.start()
+        self._watching = [asyncio.create_task(readiness.keep_updated(engine)), asyncio.create_task(lag.watch())]
 
     def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
@@ -82,15 +88,15 @@ class ClientServer:
         """Stop serving; calls get `grace_seconds` to end."""
         self.drain()
         await self._server.stop(grace_seconds)
-        if self._updating:
-            self._updating.cancel()
+        for task in self._watching:
+            task.cancel()
 
 
 class AdminServer:
     """AdminService, on a port of its own."""
 
     def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(calls, access)
+        self._server = _server(_interceptors(calls, access), EXCLUSIVE_PORT)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
 
@@ -106,8 +112,10 @@ class AdminServer:
         await self._server.stop(None)
 
 
-def _server(calls: CallRecorder, access: ServerAccess) -> grpc.aio.Server:
-    interceptors: list[grpc.aio.ServerInterceptor[Any, Any]] = [ErrorInterceptor(calls.observe_call)]
-    if access.keys is not None:
-        interceptors.insert(0, KeyInterceptor(access.keys, calls.observe_call))
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+def _interceptors(calls: CallRecorder, access: ServerAccess) -> "Sequence[grpc.aio.ServerInterceptor[Any, Any]]":
+    errors = ErrorInterceptor(calls.observe_call)
+    return [errors] if access.keys is None else [KeyInterceptor(access.keys, calls.observe_call), errors]
+
+
+def _server(interceptors: "Sequence[grpc.aio.ServerInterceptor[Any, Any]]", port_option: tuple[str, int]) -> grpc.aio.Server:
+    return grpc.aio.server(interceptors=interceptors, options=(port_option, *SERVER_OPTIONS))

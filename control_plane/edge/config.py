@@ -1,5 +1,6 @@
 """Configuration of the processes of a control plane, passed down as values."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ class StreamOptions:
     max_unwritten_bytes: int = 1 << 20  # of one stream, in memory
     max_unwritten_total_bytes: int = 256 << 20  # of all; from half of it on streams are held earlier
     slow_reader_seconds: float = 60.0  # a client that takes nothing for so long loses its request
+    max_delta_delay_seconds: float = 0.05  # for which output is gathered at most, while there is too much to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class FrontEndConfig:
     streams: StreamOptions
     engine: EngineOptions  # its limits, which are looked at before anything is done for a request
     link: SchedulerLink | None = None  # None: in the same process
+    name: str = ""  # of several front ends, for operators; empty: after host and port
     shares_port: bool = False  # with others, among which the kernel distributes connections
 
 
@@ -107,6 +110,13 @@ class SchedulerConfig:
     lease: LeaseOptions | None = None
 
 
+class Part(enum.Enum):
+    """What a process of a control plane of several processes is."""
+
+    SCHEDULER = "scheduler"
+    FRONT_END = "frontend"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What the flags of `python -m control_plane` say; see their help."""
@@ -114,6 +124,13 @@ class Config:
     front_end: FrontEndConfig
     scheduler: SchedulerConfig
     log: LogOptions
+    num_front_ends: int  # 0: one process for everything
+    part: Part | None = None  # None: the whole, or the supervisor of its parts
+
+    @property
+    def part_name(self) -> str:
+        """What the log calls this part."""
+        return f"frontend-{self.front_end.name}" if self.part is Part.FRONT_END else "scheduler"
 
 
 def front_end_exposures(config: FrontEndConfig) -> list[str]:

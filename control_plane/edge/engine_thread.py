@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc.aio
-import uvloop
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
+from control_plane.edge.event_loop import new_event_loop
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.options import LinkOptions
@@ -22,13 +24,16 @@ from control_plane.edge.worker_link.registry import AnnounceServicer, WorkerRegi
 from control_plane.edge.worker_link.session import LinkContext, LinkMetrics
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Failure, GenerationRequest, OutputSink
+from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot
 from control_plane.engine.stats import EngineMetrics
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
 from pypto_serving.worker.v1 import worker_pb2_grpc
 
 _log = logging.getLogger(__name__)
+
+#: What is served beside the engine, on its event loop.
+Beside = Callable[[Engine], AbstractAsyncContextManager[object]]
 
 _R = TypeVar("_R")
 _JOIN_SECONDS = 5.0
@@ -49,13 +54,21 @@ class EngineThreadOptions:
     announce_credentials: grpc.ServerCredentials | None = None  # plain text
 
 
+class Compiler(Protocol):
+    """Makes constraints; called on threads that may wait for it."""
+
+    def begin(self, grammar: str, count: int) -> Sequence[Constraint]:
+        """Constraints for `count` sequences without tokens."""
+
+
 class EngineThread:
     """Every public method belongs to the clients' event loop, but those that look at the state may be called on any thread.
 
-    Implements the calls' EnginePort.
+    Implements the calls' EnginePort for the front end that it was started with. Others, which live on the engine's event loop, call the
+    engine itself.
     """
 
-    def __init__(self, options: EngineThreadOptions, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
+    def __init__(self, options: EngineThreadOptions, compiler: Compiler, engine_metrics: EngineMetrics, link_metrics: LinkMetrics) -> None:
         self._options = options
         self._engine_metrics = engine_metrics
         self._link_metrics = link_metrics
@@ -64,7 +77,8 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._registry: WorkerRegistry | None = None
         self._turned = time.monotonic()
-        self._masks = MaskThreads(lambda: self._soon(lambda engine: engine.mask_ready()))
+        self._front_end: FrontEnd | None = None
+        self._masks = MaskThreads(compiler.begin, lambda: self._soon(lambda engine: engine.mask_ready()))
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
@@ -92,30 +106,45 @@ class EngineThread:
         """
         return time.monotonic() - self._turned
 
-    async def start(self, sink: OutputSink) -> int:
-        """Run the engine; returns the port for announcements. Raises StartUpError when that is taken."""
+    async def start(self, front_end: FrontEnd | None = None, beside: Beside = nullcontext) -> int:
+        """Run the engine; returns the port for announcements. Raises StartUpError when that is taken.
+
+        `beside` is entered on the engine's event loop before anything comes from a worker, and left when the engine has ended.
+        """
+        self._front_end = front_end
         listening: Future[int] = Future()
         here = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._main, args=(sink, listening, here), name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._main, args=(beside, listening, here), name="engine", daemon=True)
         self._thread.start()
         return await asyncio.wrap_future(listening)
 
     def submit(self, request: GenerationRequest) -> None:
-        request = self._masks.attach(request)
-        self._soon(lambda engine: engine.submit(request))
+        self._soon(lambda engine: engine.submit(request, self._caller))
+
+    def finish(self, number: int) -> None:
+        self._soon(lambda engine: engine.finish(self._caller, number))
 
     def end(self, request_id: str, failure: Failure, message: str) -> None:
-        self._soon(lambda engine: engine.end(request_id, failure, message))
+        self._soon(lambda engine: engine.end(self._caller, request_id, failure, message))
 
     def hold(self, request_id: str) -> None:
-        self._soon(lambda engine: engine.hold(request_id))
+        self._soon(lambda engine: engine.hold(self._caller, request_id))
 
     def unhold(self, request_id: str) -> None:
-        self._soon(lambda engine: engine.unhold(request_id))
+        self._soon(lambda engine: engine.unhold(self._caller, request_id))
+
+    async def abort(self, request_id: str) -> bool:
+        """End a request of whatever front end; returns whether it was live."""
+        return await self.call(lambda engine: engine.abort(request_id))
 
     def drain(self) -> None:
         """Refuse new requests and end those that never ran."""
-        self._soon(lambda engine: engine.drain())
+        self._soon(lambda engine: engine.drain(self._caller))
+
+    @property
+    def _caller(self) -> FrontEnd:
+        assert self._front_end is not None, "the engine was started without a front end"
+        return self._front_end
 
     async def link_states(self) -> list[LinkState]:
         """Snapshot of the link to every worker."""
@@ -152,10 +181,10 @@ class EngineThread:
         with contextlib.suppress(RuntimeError):  # closed: the engine has ended, and whoever runs the process is told
             self._loop.call_soon_threadsafe(function, self._engine)
 
-    def _main(self, sink: OutputSink, listening: Future[int], clients_loop: asyncio.AbstractEventLoop) -> None:
+    def _main(self, beside: Beside, listening: Future[int], clients_loop: asyncio.AbstractEventLoop) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._serve(sink, listening))
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._serve(beside, listening))
         except BaseException as error:  # a panic of a library is no Exception
             if not listening.done():
                 listening.set_exception(error)
@@ -163,20 +192,21 @@ class EngineThread:
             _log.exception("the engine failed")
             clients_loop.call_soon_threadsafe(self.failed.set_result, error)
 
-    async def _serve(self, sink: OutputSink, listening: Future[int]) -> None:
+    async def _serve(self, beside: Beside, listening: Future[int]) -> None:
         options = self._options
         self._loop = asyncio.get_running_loop()
-        engine = self._engine = Engine(Scheduler(options.scheduler), sink, self._engine_metrics, options.engine)
+        engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
         registry = self._registry = WorkerRegistry(options.links, LinkContext(engine, self._link_metrics, time.monotonic))
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, options.host, options.announce_port, options.announce_credentials)
         beat = asyncio.create_task(self._beat())
         try:
-            await server.start()
-            registry.start(options.workers)
-            listening.set_result(port)
-            await engine.run()
+            async with beside(engine):
+                await server.start()
+                registry.start(options.workers)
+                listening.set_result(port)
+                await engine.run()
         finally:
             beat.cancel()
             await registry.stop()

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from control_plane.edge.model_files import Json, fingerprint_of, positive, read_config_json, read_json, read_text
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
-from control_plane.edge.tokenizer_files import Json, read_json, read_text, read_tokenizer_files
+from control_plane.edge.tokenizer_files import read_tokenizer_files
 from pypto_serving.inference.v1 import inference_pb2
 from pypto_serving.process.start_up import StartUpError
-from pypto_serving.wire.fingerprint import fingerprint_model
 
 #: Of models whose config does not say plainly how far they reach.
 UNKNOWN_MAX_POSITIONS = 1 << 20
@@ -48,18 +48,16 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     `name`: how requests call it, by default the directory's name. `operator_sampling`: values by field name that go before those of the
     generation config. `template_file`: takes the place of the model's own chat template.
     """
-    if not directory.is_dir():
-        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
-    config = read_json(directory / "config.json")
+    config = read_config_json(directory)
     generation = read_json(directory / "generation_config.json", required=False)
     files = read_tokenizer_files(directory)
     tokenizer, special_tokens = files.tokenizer, files.special_tokens
-    vocab_size = _positive(directory / "config.json", config, "vocab_size")
+    vocab_size = positive(directory / "config.json", config, "vocab_size")
     _warn_of_unknown_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
         name=name or _name_of(directory),
         architecture=_architecture(directory / "config.json", config),
-        fingerprint=_fingerprint(directory),
+        fingerprint=fingerprint_of(directory),
         vocab_size=vocab_size,
         end_token_ids=frozenset(
             _end_ids(directory / "config.json", config, vocab_size)
@@ -78,13 +76,6 @@ def _name_of(directory: Path) -> str:
     path = Path(os.path.abspath(directory))
     cached = path.parent.parent.name if path.parent.name == "snapshots" else ""
     return cached.split("--")[-1] if cached.startswith("models--") else path.name
-
-
-def _positive(path: Path, config: Json, field: str) -> int:
-    value = config.get(field)
-    if type(value) is not int or value < 1:
-        raise StartUpError(f"{path}: {field} = {value!r}, must be a positive integer")
-    return value
 
 
 def _max_positions(config: Json) -> int:
@@ -123,17 +114,6 @@ def _warn_of_unknown_tokens(directory: Path, configs: Sequence[Json], special_to
         if expected and token_id is not None and token_id not in expected:
             place = directory / "tokenizer_config.json"
             _log.warning(f"{place}: {role}_token has id {token_id}, config.json or generation_config.json say {expected}; {rule}")
-
-
-def _fingerprint(directory: Path) -> str:
-    try:
-        return fingerprint_model(directory)
-    except OSError as error:
-        raise StartUpError(f"{error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise StartUpError(str(error)) from None
-    except RecursionError:
-        raise StartUpError(f"{directory}: a *.safetensors file has a header that is nested too deep") from None
 
 
 def _default_sampling(

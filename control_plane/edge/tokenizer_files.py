@@ -1,6 +1,5 @@
 """The tokenizer of a model directory: tokenizer.json, and what older files beside it add to it, as transformers reads them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,38 +8,12 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, processors
 
+from control_plane.edge.model_files import Json, read_json, read_text
 from control_plane.edge.text.tokenizer import Tokenizer
 from pypto_serving.process.start_up import StartUpError
 
-Json = dict[str, Any]
-
 _CONFIG = "tokenizer_config.json"
 _OPTIONS = ("lstrip", "normalized", "rstrip", "single_word", "special")
-
-
-def read_text(path: Path) -> str:
-    """UTF-8 text, without the byte order mark that some editors write; raises StartUpError."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise StartUpError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StartUpError(f"{path}: not UTF-8 text") from None
-
-
-def read_json(path: Path, required: bool = True) -> Json:
-    """A JSON object; of a file that is not required and not there, an empty one. Raises StartUpError."""
-    if not required and not path.exists():
-        return {}
-    try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        raise StartUpError(f"{path}: not JSON: {error}") from None
-    except RecursionError:
-        raise StartUpError(f"{path}: nested too deep") from None
-    if not isinstance(content, dict):
-        raise StartUpError(f"{path}: not a JSON object")
-    return content
 
 
 @dataclass(frozen=True, slots=True)

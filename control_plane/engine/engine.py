@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from control_plane.core.constraint import Constraint
 from control_plane.core.replica import Replica, StateMismatch, StepFailed
@@ -13,7 +14,7 @@ from control_plane.core.scheduler import Scheduler
 from control_plane.core.step import StepResult
 from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Failure, GenerationRequest, OutputSink, Worker
+from control_plane.engine.ports import ConstraintMaker, Failure, FrontEnd, GenerationRequest, Worker
 from control_plane.engine.snapshot import EngineSnapshot, EngineState
 from control_plane.engine.stats import EngineMetrics, EngineStats
 
@@ -27,23 +28,23 @@ class Engine:
     """Drives the scheduler. Implements WorkerEvents.
 
     Every method is to be called on the engine's event loop; only the property `snapshot` may be read on any thread. Every submitted request
-    gets exactly one end, in the order of submission where request ids are equal: RequestFailed, or SequenceFinished for each choice.
+    gets exactly one end, unless its front end is closed: RequestFailed, or SequenceFinished for each choice. What a front end says of a
+    request that is not live, or another's, is ignored. It submits an id again when it was told the end of the last request with it.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        sink: OutputSink,
         metrics: EngineMetrics,
+        constraints: ConstraintMaker | None = None,
         options: EngineOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
-        self._sink = sink
         options = options or EngineOptions()
         self._clock = clock
         self._stats = EngineStats(scheduler, metrics, options.snapshot_seconds, clock())
-        self._requests = LiveRequests(scheduler, self._stats, options)
+        self._requests = LiveRequests(scheduler, self._stats, constraints, options)
         self._replicas: dict[Worker, Replica] = {}
         self._workers: dict[Replica, Worker] = {}
         self._results: deque[tuple[Worker, StepResult]] = deque()
@@ -102,7 +103,7 @@ class Engine:
                 continue
             self._stats.count_step(updates, result, now)
             self._requests.apply(updates, now)
-            constraints = [sequence.constraint for sequence, _, _ in updates.tokens if sequence.constraint is not None]
+            constraints = [sequence.constraint for sequence in updates.sequences if sequence.constraint is not None]
             if constraints:
                 self._expected_masks += constraints
                 self._masks_due = now + _MASK_SECONDS
@@ -133,9 +134,8 @@ class Engine:
         return bool(steps or failed)
 
     def _publish(self, now: float) -> None:
-        outputs = self._requests.pop_outputs()
-        if outputs:
-            self._guard(lambda: self._sink.publish(outputs))
+        for front_end, outputs in self._requests.pop_outputs():
+            self._guard(partial(front_end.publish, outputs))
         self._stats.publish()
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
@@ -165,43 +165,61 @@ class Engine:
 
     # Requests
 
-    def submit(self, request: GenerationRequest) -> None:
-        """Accept a request or refuse it. Refusals arrive as RequestFailed at the sink, like every other outcome."""
+    def submit(self, request: GenerationRequest, front_end: FrontEnd) -> None:
+        """Accept a request or refuse it. Refusals are published as RequestFailed, like every other outcome."""
         self._stats.observed.requests_received += 1
         with self._recovering():
             self._requests.end_replaced(request)
         with self._recovering():
-            self._requests.submit(request, self._clock())
+            self._requests.submit(request, front_end, self._clock())
         self._wake()
 
-    def end(self, request_id: str, failure: Failure, message: str) -> bool:
-        """End a live request with RequestFailed, whether it waits, runs or is held; returns whether it was live."""
+    def finish(self, front_end: FrontEnd, number: int) -> None:
+        """End a choice with STOP: its front end has found a stop string."""
+        with self._recovering():
+            self._requests.finish(front_end, number, self._clock())
+        self._wake()
+
+    def end(self, front_end: FrontEnd, request_id: str, failure: Failure, message: str) -> None:
+        """End a request with RequestFailed, whether it waits, runs or is held."""
+        with self._recovering():
+            self._requests.end(front_end, request_id, failure, message)
+        self._wake()
+
+    def abort(self, request_id: str) -> bool:
+        """End a request of whatever front end with CANCELLED; returns whether it was live."""
         was_live = True
         with self._recovering():  # which ends it as well
-            was_live = self._requests.end(request_id, failure, message)
+            was_live = self._requests.abort(request_id)
         self._wake()
         return was_live
 
-    def hold(self, request_id: str) -> None:
-        """Stop the output of a live request: it stays live, and gives its lanes and pages back.
+    def hold(self, front_end: FrontEnd, request_id: str) -> None:
+        """Stop the output of a request: it stays live, and gives its lanes and pages back.
 
         At most the tokens of results that have arrived already still come. What was in flight is dropped and sampled again later, so that
         no token comes twice and none is missing.
         """
         with self._recovering():
-            self._requests.hold(request_id, self._clock())
+            self._requests.hold(front_end, request_id, self._clock())
         self._wake()
 
-    def unhold(self, request_id: str) -> None:
+    def unhold(self, front_end: FrontEnd, request_id: str) -> None:
         """Let a held request go on, in its old place in the order."""
         with self._recovering():
-            self._requests.unhold(request_id, self._clock())
+            self._requests.unhold(front_end, request_id, self._clock())
         self._wake()
 
-    def drain(self) -> None:
-        """Refuse new requests and end those that never ran with UNAVAILABLE; the others run to their end."""
+    def drain(self, front_end: FrontEnd) -> None:
+        """Refuse new requests of a front end and end those that never ran with UNAVAILABLE; the others run to their end."""
         with self._recovering():
-            self._requests.drain()
+            self._requests.drain(front_end)
+        self._wake()
+
+    def close_front_end(self, front_end: FrontEnd) -> None:
+        """Forget a front end with all its requests: nothing more is published to it. It may not submit any more."""
+        with self._recovering():
+            self._requests.close(front_end)
         self._wake()
 
     def mask_ready(self) -> None:

@@ -1,27 +1,28 @@
 """The requests that have not ended, and what is to be published about them."""
 
+import hmac
 import logging
 
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
-from control_plane.core.step import TokenLogprob
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
-    Ending,
+    ConstraintMaker,
     Failure,
     FinishReason,
+    FrontEnd,
     GenerationRequest,
-    Output,
+    Outputs,
     PromptLogprobs,
-    RequestAccepted,
     RequestFailed,
 )
-from control_plane.engine.request import LiveChoice, LiveRequest, begin, push_token
+from control_plane.engine.request import FrontEndRequests, LiveChoice, LiveRequest, begin
 from control_plane.engine.snapshot import SequenceState
 from control_plane.engine.stats import EngineStats
 
 _log = logging.getLogger(__name__)
 
+_TAKEN_OVER = "request taken over by a resume"
 _DRAINING = "the server is draining and runs nothing new: send the request to another one"
 
 #: Numerics ids that no worker had yet and that requests may wait for at the same time.
@@ -29,16 +30,19 @@ _MAX_UNSEEN = 16
 
 
 class LiveRequests:
-    """Turns requests into sequences, and what becomes of these into output. Every request gets exactly one end."""
+    """Turns requests into sequences, and what becomes of these into output.
 
-    def __init__(self, scheduler: Scheduler, stats: EngineStats, options: EngineOptions) -> None:
-        self.draining = False
+    Every request gets exactly one end, unless its front end is closed.
+    """
+
+    def __init__(self, scheduler: Scheduler, stats: EngineStats, constraints: ConstraintMaker | None, options: EngineOptions) -> None:
         self._scheduler = scheduler
         self._stats = stats
+        self._constraints = constraints
         self._limits = QueueLimits(scheduler, options)
-        self._requests: dict[str, LiveRequest] = {}
+        self._front_ends: dict[FrontEnd, FrontEndRequests] = {}
+        self._requests: dict[str, LiveRequest] = {}  # of all front ends, by id
         self._choices: dict[Sequence, LiveChoice] = {}
-        self._outputs: list[Output] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -47,50 +51,63 @@ class LiveRequests:
         """Describe the sequences of all live requests."""
         return tuple(SequenceState.of(choice.sequence, choice.request.held, now, with_token_ids) for choice in self._choices.values())
 
-    def pop_outputs(self) -> list[Output]:
-        """Output since the last call."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
+    def pop_outputs(self) -> list[tuple[FrontEnd, Outputs]]:
+        """Output since the last call, for those front ends that have some."""
+        popped = [(owner.front_end, owner.pop_outputs()) for owner in self._front_ends.values()]
+        return [(front_end, outputs) for front_end, outputs in popped if not outputs.is_empty]
 
     # Beginnings
 
     def end_replaced(self, spec: GenerationRequest) -> None:
-        """End the live request that a resume takes over."""
-        live = self._requests.get(spec.request_id)
-        if live and spec.takes_over and live.spec.resume_key == spec.resume_key:
-            self.fail(live, Failure.CANCELLED, "request taken over by a resume")
+        """End the live request that a resume takes over, from whatever front end; not one that came later.
 
-    def submit(self, spec: GenerationRequest, now: float) -> None:
+        A front end that stood still submits its requests again while the client of one has long gone on at another front end.
+        """
+        live = self._requests.get(spec.request_id)
+        if live and _has_key(spec, live) and spec.arrival_time >= live.spec.arrival_time:
+            self.fail(live, Failure.CANCELLED, _TAKEN_OVER)
+
+    def submit(self, spec: GenerationRequest, front_end: FrontEnd, now: float) -> None:
         """Accept a request, or refuse it."""
-        refusal = self._refusal(spec, now)
+        owner = self._owner(front_end)
+        refusal = self._conflict(spec) or (None if spec.was_accepted else self._refusal(spec, owner, now))
         if refusal:
-            self._emit_failure(refusal)
+            self._emit_failure(owner, refusal)
             return
         try:
-            live = begin(spec)
+            live = begin(spec, owner, self._constraints)
         except Exception:
             _log.exception("request %s cannot be taken in", spec.request_id)
-            self._emit_internal_error(spec.request_id)
+            self._emit_internal_error(owner, spec.request_id)
         else:
             self._start(live, now)
 
+    def _owner(self, front_end: FrontEnd) -> FrontEndRequests:
+        if front_end not in self._front_ends:
+            self._front_ends[front_end] = FrontEndRequests(front_end)
+        return self._front_ends[front_end]
+
     def _start(self, live: LiveRequest, now: float) -> None:
         self._requests[live.spec.request_id] = live
-        self._outputs.append(RequestAccepted(live.spec.request_id))
+        live.owner.outputs.accepted.append(live.spec.request_id)
         for choice in live.open:
-            self._choices[choice.sequence] = choice
+            self._choices[choice.sequence] = live.owner.choices[choice.number] = choice
             self._scheduler.submit(choice.sequence, now)
         if live.leader and live.leader.sampling.prompt_logprobs is not None and not live.leader.lacks_prompt_logprobs:
             self._emit_prompt_logprobs(live.leader)
-        for choice, ending in live.ended:
-            self._emit_finished(choice, ending, now)
         self._close(live)
 
-    def _refusal(self, spec: GenerationRequest, now: float) -> RequestFailed | None:
-        if spec.request_id in self._requests:
-            message = f"request_id {spec.request_id!r} is live: choose another one, or resume the request with its key"
-            return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, message)
-        if self.draining:
+    def _conflict(self, spec: GenerationRequest) -> RequestFailed | None:
+        live = self._requests.get(spec.request_id)
+        if live is None:
+            return None
+        if _has_key(spec, live):
+            return RequestFailed(spec.request_id, Failure.CANCELLED, _TAKEN_OVER)
+        message = f"request_id {spec.request_id!r} is live: choose another one, or resume the request with its key"
+        return RequestFailed(spec.request_id, Failure.ALREADY_EXISTS, message)
+
+    def _refusal(self, spec: GenerationRequest, owner: FrontEndRequests, now: float) -> RequestFailed | None:
+        if owner.is_draining:
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, _DRAINING)
         if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, *too_long)
@@ -116,14 +133,26 @@ class LiveRequests:
         for sequence in updates.prompt_logprobs:
             if sequence in self._choices:
                 self._emit_prompt_logprobs(sequence)
-        for sequence, token_id, logprob in updates.tokens:
-            choice = self._choices.get(sequence)
-            if choice:
-                self._append_token(choice, token_id, logprob, now)
-        for sequence in updates.computed:
+        self._emit_tokens(updates, now)
+        for sequence, end_token_id in updates.ended:
             if sequence in self._choices:
-                self._finish(self._choices[sequence], Ending(FinishReason.LENGTH), now)
+                self._end(self._choices[sequence], FinishReason.LENGTH if end_token_id is None else FinishReason.STOP, end_token_id, now)
         self.fail_sequences(updates.failed)
+
+    def _emit_tokens(self, updates: SequenceUpdates, now: float) -> None:
+        choices = [self._choices[sequence] for sequence in updates.sequences]
+        logprobs, numerics_id = updates.logprobs, updates.numerics_id
+        for choice in choices:
+            if choice.numerics_id != numerics_id:
+                choice.numerics_id = numerics_id
+                choice.owner.outputs.numerics.append((choice.number, numerics_id))
+        for choice, token_id in zip(choices, updates.token_ids, strict=True):
+            owner = choice.owner
+            if logprobs and choice.sequence in logprobs:
+                owner.outputs.logprobs.append((len(owner.numbers), logprobs[choice.sequence]))
+            owner.numbers.append(choice.number)
+            owner.token_ids.append(token_id)
+        self._stats.count_tokens(choices, now)
 
     def fail_sequences(self, failures: list[FailedSequence]) -> None:
         """End the requests of sequences that cannot go on."""
@@ -135,59 +164,72 @@ class LiveRequests:
             else:
                 self.fail_sequence(sequence, Failure.INTERNAL, f"{failed.message}, request_id {sequence.request_id!r}")
 
-    def _append_token(self, choice: LiveChoice, token_id: int, logprob: TokenLogprob | None, now: float) -> None:
-        spec = choice.request.spec
-        try:
-            text, ending = push_token(spec, choice.text, token_id, choice.sequence.num_generated_tokens)
-        except Exception:
-            _log.exception("text of request %s failed", spec.request_id)
-            self._forget(choice.request)
-            self._emit_internal_error(spec.request_id)
-            return
-        self._stats.count_token(choice, now)
-        self._outputs.append(choice.delta(token_id, text, logprob))
-        if ending:
-            self._finish(choice, ending, now)
-
     # Pauses
 
-    def hold(self, request_id: str, now: float) -> None:
-        """Let a request produce nothing until `unhold`; nothing happens if it is not live or held already."""
-        live = self._requests.get(request_id)
+    def hold(self, front_end: FrontEnd, request_id: str, now: float) -> None:
+        """Let a request produce nothing until `unhold`; nothing happens if it is held already."""
+        live = self._own(front_end, request_id)
         if live and not live.held:
             live.held = True
             for choice in live.open:
                 self._scheduler.hold(choice.sequence, now)
 
-    def unhold(self, request_id: str, now: float) -> None:
+    def unhold(self, front_end: FrontEnd, request_id: str, now: float) -> None:
         """Let a held request go on."""
-        live = self._requests.get(request_id)
+        live = self._own(front_end, request_id)
         if live and live.held:
             live.held = False
             for choice in live.open:
                 choice.last_token_time = None  # the gap is the reader's
                 self._scheduler.unhold(choice.sequence, now)
 
+    def _own(self, front_end: FrontEnd, request_id: str) -> LiveRequest | None:
+        """The request, if it is live and the front end's; another one may have taken it over meanwhile."""
+        live = self._requests.get(request_id)
+        return live if live and live.owner.front_end is front_end else None
+
     # Ends
 
-    def end(self, request_id: str, failure: Failure, message: str) -> bool:
-        """End a request without a result, wherever it is; returns whether it was live."""
-        live = self._requests.get(request_id)
+    def end(self, front_end: FrontEnd, request_id: str, failure: Failure, message: str) -> None:
+        """End a request of a front end without a result."""
+        live = self._own(front_end, request_id)
         if live:
             self.fail(live, failure, message)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request of whatever front end; returns whether it was live."""
+        live = self._requests.get(request_id)
+        if live:
+            self.fail(live, Failure.CANCELLED, "request aborted")
         return live is not None
 
-    def drain(self) -> None:
-        """Refuse what comes, and end what never ran."""
-        self.draining = True
+    def finish(self, front_end: FrontEnd, number: int, now: float) -> None:
+        """End a choice in which its front end has found a stop string."""
+        owner = self._front_ends.get(front_end)
+        choice = owner.choices.get(number) if owner else None
+        if choice:
+            self._end(choice, FinishReason.STOP, None, now)
+
+    def drain(self, front_end: FrontEnd) -> None:
+        """Refuse what comes from a front end, and end what of it never ran."""
+        owner = self._owner(front_end)
+        owner.is_draining = True
         for live in list(self._requests.values()):
-            if all(choice.sequence.num_admissions == 0 for choice in live.open):
+            never_ran = all(choice.sequence.num_admissions == 0 for choice in live.open)
+            if live.owner is owner and never_ran and not live.spec.was_accepted:
                 self.fail(live, Failure.UNAVAILABLE, _DRAINING)
 
+    def close(self, front_end: FrontEnd) -> None:
+        """Forget a front end and its requests, whose ends nobody is told."""
+        owner = self._front_ends.pop(front_end, None)
+        for live in [live for live in self._requests.values() if live.owner is owner]:
+            self.fail(live, Failure.CANCELLED, "front end closed")
+
     def fail_too_long(self) -> None:
-        """End what was accepted before the limit was known and does not fit it."""
+        """End what was taken in before the limit was known and does not fit it."""
         for live in list(self._requests.values()):
-            if too_long := self._too_long(live.spec):
+            too_long = None if live.spec.was_accepted else self._too_long(live.spec)
+            if too_long:
                 self.fail(live, *too_long)
 
     def fail_overdue(self, now: float) -> None:
@@ -212,23 +254,33 @@ class LiveRequests:
 
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""
-        self._forget(live)
-        self._emit_failure(RequestFailed(live.spec.request_id, failure, message))
+        for choice in tuple(live.open):
+            self._forget(choice)
+        del self._requests[live.spec.request_id]
+        self._emit_failure(live.owner, RequestFailed(live.spec.request_id, failure, message))
 
     def abandon(self) -> None:
         """End every request, in whatever state the scheduler is, which is to forget them on its own."""
         self._choices.clear()
-        for request_id in list(self._requests):
+        for owner in self._front_ends.values():
+            owner.choices.clear()
+        for request_id, live in list(self._requests.items()):
             del self._requests[request_id]
-            self._emit_internal_error(request_id)
+            self._emit_internal_error(live.owner, request_id)
 
-    def _finish(self, choice: LiveChoice, ending: Ending, now: float) -> None:
-        live = choice.request
-        live.open.remove(choice)
-        del self._choices[choice.sequence]
-        self._scheduler.finish(choice.sequence)
-        self._emit_finished(choice, ending, now)
+    def _end(self, choice: LiveChoice, reason: FinishReason, end_token_id: int | None, now: float) -> None:
+        live, finished = choice.request, choice.finished(reason, end_token_id, now)
+        self._forget(choice)
+        live.owner.outputs.finished.append(finished)
+        self._stats.count_finished(choice, finished)
+        if reason is FinishReason.LENGTH:
+            live.reason = FinishReason.LENGTH
         self._close(live)
+
+    def _forget(self, choice: LiveChoice) -> None:
+        choice.request.open.remove(choice)
+        del self._choices[choice.sequence], choice.request.owner.choices[choice.number]
+        self._scheduler.finish(choice.sequence)
 
     def _close(self, live: LiveRequest) -> None:
         """Forget a request once every choice has ended."""
@@ -236,28 +288,21 @@ class LiveRequests:
             del self._requests[live.spec.request_id]
             self._stats.observed.finished.append(live.reason)
 
-    def _emit_finished(self, choice: LiveChoice, ending: Ending, now: float) -> None:
-        finished = choice.finished(ending, now)
-        self._outputs.append(finished)
-        self._stats.count_finished(choice, finished)
-        if ending.reason is FinishReason.LENGTH:
-            choice.request.reason = FinishReason.LENGTH
+    def _emit_internal_error(self, owner: FrontEndRequests, request_id: str) -> None:
+        self._emit_failure(owner, RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
 
-    def _forget(self, live: LiveRequest) -> None:
-        for choice in live.open:
-            del self._choices[choice.sequence]
-            self._scheduler.finish(choice.sequence)
-        del self._requests[live.spec.request_id]
-
-    def _emit_internal_error(self, request_id: str) -> None:
-        self._emit_failure(RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))
-
-    def _emit_failure(self, failed: RequestFailed) -> None:
+    def _emit_failure(self, owner: FrontEndRequests, failed: RequestFailed) -> None:
         self._stats.observed.failed.append(failed.failure)
-        self._outputs.append(failed)
+        owner.outputs.failed.append(failed)
 
     def _emit_prompt_logprobs(self, sequence: Sequence) -> None:
-        self._outputs.append(PromptLogprobs(sequence.request_id, tuple(sequence.prompt_logprobs)))
+        outputs = self._choices[sequence].request.owner.outputs
+        outputs.prompt_logprobs.append(PromptLogprobs(sequence.request_id, tuple(sequence.prompt_logprobs)))
+
+
+def _has_key(spec: GenerationRequest, live: LiveRequest) -> bool:
+    """Whether a request is a resume of a live one."""
+    return spec.takes_over and hmac.compare_digest(live.spec.resume_key, spec.resume_key)
 
 
 class QueueLimits:

@@ -1,28 +1,15 @@
-"""Interfaces of the engine: what it needs of a worker and of text, and what it hands out."""
+"""Interfaces of the engine: what it needs of a worker and of constraints, and what it hands out. It sees token ids only."""
 
 import enum
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
 from control_plane.core.constraint import Constraint
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import Step, StepResult, TokenLogprob, WorkerDescription
-
-
-class TextStream(Protocol):
-    """Turns the generated tokens of one sequence into text and looks for stop strings. A pure function of the tokens pushed."""
-
-    @property
-    def matched_stop(self) -> str | None:
-        """The stop string that the text contains; from then on nothing may be pushed."""
-
-    def push(self, token_id: int) -> str:
-        """Append a generated token; returns the text that may be shown now (often empty)."""
-
-    def finish(self) -> str:
-        """Return the text still held back; an unfinished character becomes U+FFFD."""
+from control_plane.core.step import Step, StepResult, TokenLogprob, WorkerDescription, ids
 
 
 class Worker(Protocol):
@@ -64,6 +51,16 @@ class WorkerEvents(Protocol):
         """The session is over; nothing more will come from it."""
 
 
+class ConstraintMaker(Protocol):
+    """Makes the constraints of requests, on threads of its own: no call blocks, and the engine is woken when a mask is ready."""
+
+    def begin(self, grammar: str, generated: Sequence[Sequence[int]]) -> Sequence[Constraint]:
+        """One constraint for each choice of a request, which has taken the tokens that the choice has generated before.
+
+        `grammar` was checked when the request was admitted; what is wrong with it, or with the tokens, is raised by `mask`.
+        """
+
+
 class FinishReason(enum.Enum):
     """Why a sequence ended."""
 
@@ -86,23 +83,13 @@ class Failure(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """Why a choice ended."""
-
-    reason: FinishReason
-    matched_stop: str | int | None = None  # stop string or end token
-
-
-@dataclass(frozen=True, slots=True)
 class ChoiceSpec:
-    """One choice of a request. `Replay` fills in what its resumed tokens make of it, before the engine sees it."""
+    """One choice of a request."""
 
     index: int
+    number: int  # by which output names it; whoever submits gives each of its live choices another one, below 2**32
     sampling: SamplingParams
-    text: TextStream
-    constraint: Constraint | None = None
-    resumed_token_ids: Sequence[int] = ()  # generated before a resume; once replayed those up to the ending
-    resumed_ending: Ending | None = None  # which they contain
+    resumed_token_ids: Sequence[int] = ()  # generated before; they do not end it
     resumed_numerics_id: str | None = None  # under which they were made; None: any will do
 
 
@@ -113,34 +100,16 @@ class GenerationRequest:
     request_id: str
     resume_key: bytes
     prompt_token_ids: Sequence[int]
-    choices: Sequence[ChoiceSpec]  # those that are to be generated: a resume leaves out what has finished; rising indices
+    choices: Sequence[ChoiceSpec]  # those that are to be generated, by rising index; a resume leaves out what has ended, perhaps all
     max_tokens: int  # already cut to the context limit
     min_tokens: int
     end_token_ids: frozenset[int]  # end tokens of the model (unless ignored) and stop tokens of the request
     arrival_time: float  # of the engine's clock
     priority: int = 0
     cache_salt: str = ""
+    grammar: str = ""  # that the output of each choice belongs to, as the constraint's library takes it; empty: anything
     takes_over: bool = False  # a resume: a live request with the same id and key is replaced
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAccepted:
-    """The engine has taken a request in: the first output of every request that is not refused."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceDelta:
-    """New output of one choice."""
-
-    request_id: str
-    choice: int
-    first_index: int
-    token_ids: Sequence[int]
-    text: str
-    logprobs: Sequence[TokenLogprob] = ()
-    numerics_id: str = ""  # under which the tokens were made
+    was_accepted: bool = False  # by an engine that is gone: neither a full queue nor a drain refuses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +129,9 @@ class PromptLogprobs:
 class SequenceFinished:
     """The end of one choice. Times are in seconds since arrival."""
 
-    request_id: str
-    choice: int
+    number: int
     reason: FinishReason
-    matched_stop: str | int | None  # stop string or end token
+    end_token_id: int | None  # with STOP, unless the choice was ended from outside
     num_prompt_tokens: int
     num_generated_tokens: int
     num_cached_tokens: int
@@ -183,11 +151,30 @@ class RequestFailed:
     retry_after_seconds: float | None = None  # with QUEUE_FULL: when a place in the queue is likely
 
 
-Output = RequestAccepted | SequenceDelta | PromptLogprobs | SequenceFinished | RequestFailed
+@dataclass(slots=True)
+class Outputs:
+    """What one pass of the loop brought for the requests of one front end, to be taken in in the order of the fields.
+
+    Tokens are columns: `token_ids[i]` is the next token of choice `numbers[i]`. Of one choice they come in order and without gaps.
+    """
+
+    accepted: list[str] = field(default_factory=list)  # ids of requests taken in: the first output of each that is not refused
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    numerics: list[tuple[int, str]] = field(default_factory=list)  # choices whose tokens are made under this numerics id from here on
+    numbers: "array[int]" = field(default_factory=ids)
+    token_ids: "array[int]" = field(default_factory=ids)
+    logprobs: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # of tokens that asked for them: place in the columns, entry
+    finished: list[SequenceFinished] = field(default_factory=list)
+    failed: list[RequestFailed] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it brought nothing."""
+        return not (self.accepted or self.prompt_logprobs or self.numbers or self.finished or self.failed)
 
 
-class OutputSink(Protocol):
-    """Where the engine's output goes."""
+class FrontEnd(Protocol):
+    """A session with whoever submits requests and gets their output; a key of dictionaries, by identity."""
 
-    def publish(self, outputs: Sequence[Output]) -> None:
-        """Deliver all output of one pass of the loop; called on the engine's event loop, must not block."""
+    def publish(self, outputs: Outputs) -> None:
+        """Deliver what a pass brought, if it brought something; called on the engine's event loop, must not block."""

@@ -1,32 +1,32 @@
-"""A live request and its choices: their sequences, their text, and what is published about them."""
+"""A live request and its choices: whose they are, their sequences, and what is published about them."""
 
+from collections.abc import Sequence as Constraints
 from dataclasses import dataclass, field, replace
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.sequence import Sequence
 from control_plane.core.sibling_group import SiblingGroup
-from control_plane.core.step import TokenLogprob
-from control_plane.engine.ports import (
-    ChoiceSpec,
-    Ending,
-    FinishReason,
-    GenerationRequest,
-    SequenceDelta,
-    SequenceFinished,
-    TextStream,
-)
+from control_plane.core.step import ids
+from control_plane.engine.ports import ChoiceSpec, ConstraintMaker, FinishReason, FrontEnd, GenerationRequest, Outputs, SequenceFinished
 
 
-def push_token(spec: GenerationRequest, text: TextStream, token_id: int, num_generated: int) -> tuple[str, Ending | None]:
-    """Push the token that makes `num_generated`: the text to be shown, and the ending it brings. A stop comes before the length."""
-    shown = text.push(token_id)
-    if token_id in spec.end_token_ids and num_generated > spec.min_tokens:
-        return shown + text.finish(), Ending(FinishReason.STOP, token_id)
-    matched = text.matched_stop
-    if matched is not None:
-        return shown, Ending(FinishReason.STOP, matched)
-    if num_generated >= spec.max_tokens:
-        return shown + text.finish(), Ending(FinishReason.LENGTH)
-    return shown, None
+@dataclass(slots=True, eq=False)
+class FrontEndRequests:
+    """What is live of one front end, and what the pass under way has brought for it."""
+
+    front_end: FrontEnd
+    choices: dict[int, "LiveChoice"] = field(default_factory=dict)  # by number
+    outputs: Outputs = field(default_factory=Outputs)
+    numbers: list[int] = field(default_factory=list)  # columns of the outputs, in a form that grows faster
+    token_ids: list[int] = field(default_factory=list)
+    is_draining: bool = False  # what it submits is refused
+
+    def pop_outputs(self) -> Outputs:
+        """What came since the last call."""
+        outputs, self.outputs = self.outputs, Outputs()
+        outputs.numbers, outputs.token_ids = ids(self.numbers), ids(self.token_ids)
+        self.numbers, self.token_ids = [], []
+        return outputs
 
 
 @dataclass(slots=True, eq=False)
@@ -34,12 +34,12 @@ class LiveRequest:
     """A request with choices that have not ended."""
 
     spec: GenerationRequest
+    owner: FrontEndRequests
     open: list["LiveChoice"] = field(default_factory=list)  # choices that go on, by rising index
-    ended: list[tuple["LiveChoice", Ending]] = field(default_factory=list)  # choices whose ending a resume contains
     reason: FinishReason = FinishReason.STOP  # of the whole: LENGTH once a choice ended so
     has_tokens: bool = False  # of any choice
     held: bool = False  # its reader is slow: nothing runs for it until it is let go
-    leader: Sequence | None = None  # of the lowest choice that goes on: it computes the prompt for all, and reports its log probabilities
+    leader: Sequence | None = None  # of the lowest choice: it computes the prompt for all, and reports its log probabilities
 
     @property
     def num_cached_tokens(self) -> int:
@@ -52,10 +52,11 @@ class LiveChoice:
     """One choice of a live request."""
 
     request: LiveRequest
-    index: int
-    text: TextStream
+    owner: FrontEndRequests  # that of the request, here since each token goes there
+    number: int
     sequence: Sequence
     num_resumed_tokens: int
+    numerics_id: str = ""  # told last
     first_token_time: float | None = None
     last_token_time: float | None = None  # None: the gap before the next token is of no interest
 
@@ -64,21 +65,13 @@ class LiveChoice:
         """Tokens generated for this stream."""
         return self.sequence.num_generated_tokens - self.num_resumed_tokens
 
-    def delta(self, token_id: int, text: str, logprob: TokenLogprob | None) -> SequenceDelta:
-        """Describe the token that was appended last."""
-        first_index = self.sequence.num_generated_tokens - 1
-        logprobs = (logprob,) if logprob is not None else ()
-        numerics_id = self.sequence.numerics_id or ""
-        return SequenceDelta(self.request.spec.request_id, self.index, first_index, (token_id,), text, logprobs, numerics_id)
-
-    def finished(self, ending: Ending, now: float) -> SequenceFinished:
+    def finished(self, reason: FinishReason, end_token_id: int | None, now: float) -> SequenceFinished:
         """Describe the end."""
         sequence, arrival = self.sequence, self.request.spec.arrival_time
         return SequenceFinished(
-            request_id=self.request.spec.request_id,
-            choice=self.index,
-            reason=ending.reason,
-            matched_stop=ending.matched_stop,
+            number=self.number,
+            reason=reason,
+            end_token_id=end_token_id,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_generated_tokens=sequence.num_generated_tokens,
             num_cached_tokens=self.request.num_cached_tokens,
@@ -89,26 +82,28 @@ class LiveChoice:
         )
 
 
-def begin(spec: GenerationRequest) -> LiveRequest:
-    """Make the sequences of a request whose resumed tokens have been replayed."""
-    assert spec.choices, "a request has choices"
-    live = LiveRequest(spec)
-    num_open = sum(choice.resumed_ending is None for choice in spec.choices)
-    group = SiblingGroup() if num_open > 1 else None
-    for choice in spec.choices:
-        ending = choice.resumed_ending
-        goes_on = ending is None
-        sequence = _sequence(spec, choice, group if goes_on else None, leads=goes_on and live.leader is None)
-        begun = LiveChoice(live, choice.index, choice.text, sequence, len(choice.resumed_token_ids))
-        if ending:
-            live.ended.append((begun, ending))
-            continue
-        live.open.append(begun)
+def begin(spec: GenerationRequest, owner: FrontEndRequests, maker: ConstraintMaker | None) -> LiveRequest:
+    """Make the sequences of a request. It may have none: a resume whose choices have all ended."""
+    assert owner.choices.keys().isdisjoint(choice.number for choice in spec.choices), "a number stands for one live choice"
+    live = LiveRequest(spec, owner)
+    group = SiblingGroup() if len(spec.choices) > 1 else None
+    for choice, constraint in zip(spec.choices, _constraints(spec, maker), strict=True):
+        sequence = _sequence(spec, choice, constraint, group, leads=live.leader is None)
         live.leader = live.leader or sequence
+        live.open.append(LiveChoice(live, owner, choice.number, sequence, len(choice.resumed_token_ids)))
     return live
 
 
-def _sequence(spec: GenerationRequest, choice: ChoiceSpec, group: SiblingGroup | None, leads: bool) -> Sequence:
+def _constraints(spec: GenerationRequest, maker: ConstraintMaker | None) -> Constraints[Constraint | None]:
+    if not spec.grammar:
+        return [None] * len(spec.choices)
+    assert maker is not None, "nobody makes constraints"
+    return maker.begin(spec.grammar, [choice.resumed_token_ids for choice in spec.choices])
+
+
+def _sequence(
+    spec: GenerationRequest, choice: ChoiceSpec, constraint: Constraint | None, group: SiblingGroup | None, leads: bool
+) -> Sequence:
     num_prompt_tokens, generated = len(spec.prompt_token_ids), choice.resumed_token_ids
     return Sequence(
         request_id=spec.request_id,
@@ -123,7 +118,7 @@ def _sequence(spec: GenerationRequest, choice: ChoiceSpec, group: SiblingGroup |
         priority=spec.priority,
         cache_salt=spec.cache_salt,
         is_resume=spec.takes_over,
-        constraint=choice.constraint,
+        constraint=constraint,
         group=group,
         numerics_id=choice.resumed_numerics_id if generated else None,
     )

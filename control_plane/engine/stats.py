@@ -5,6 +5,8 @@ thread.
 """
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as copy
 from typing import Protocol
@@ -95,18 +97,26 @@ class EngineStats:
         if updates.continued:
             self.observed.device_idle_seconds.append(result.idle_seconds)
 
-    def count_token(self, choice: LiveChoice, now: float) -> None:
-        """Count a token of a choice."""
-        self.observed.generation_tokens += 1
-        if choice.first_token_time is None:
-            choice.first_token_time = now
-            if not (choice.sequence.is_resume or choice.request.has_tokens):
-                self.observed.first_token_seconds.append(now - choice.request.spec.arrival_time)
-            choice.request.has_tokens = True
-        elif choice.last_token_time is not None:
-            gap = now - choice.last_token_time
-            self.observed.inter_token_seconds[gap] = self.observed.inter_token_seconds.get(gap, 0) + 1
-        choice.last_token_time = now
+    def count_tokens(self, choices: Sequence[LiveChoice], now: float) -> None:
+        """Count the next token of each of some choices."""
+        self.observed.generation_tokens += len(choices)
+        times = Counter([choice.last_token_time for choice in choices])
+        if times.pop(None, 0):
+            for choice in choices:
+                if choice.first_token_time is None:
+                    self._count_first_token(choice, now)
+        gaps = self.observed.inter_token_seconds
+        for last_token_time, count in times.items():
+            assert last_token_time is not None
+            gaps[now - last_token_time] = gaps.get(now - last_token_time, 0) + count
+        for choice in choices:
+            choice.last_token_time = now
+
+    def _count_first_token(self, choice: LiveChoice, now: float) -> None:
+        choice.first_token_time = now
+        if not (choice.sequence.is_resume or choice.request.has_tokens):
+            self.observed.first_token_seconds.append(now - choice.request.spec.arrival_time)
+        choice.request.has_tokens = True
 
     def count_finished(self, choice: LiveChoice, finished: SequenceFinished) -> None:
         """Count a choice that ended."""

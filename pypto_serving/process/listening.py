@@ -1,6 +1,7 @@
 """Binding a gRPC server to its port."""
 
 import socket
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -10,6 +11,7 @@ from pypto_serving.process.start_up import StartUpError
 
 #: Without it two processes could share a port, and requests would reach either of them.
 EXCLUSIVE_PORT = ("grpc.so_reuseport", 0)
+SHARED_PORT = ("grpc.so_reuseport", 1)
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -28,6 +30,16 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
             causes += ", or gRPC cannot use such a certificate"
         raise StartUpError(f"cannot listen on {address}: {causes}", exit_code=1)
     return bound
+
+
+def bind_socket(server: grpc.aio.Server, path: Path) -> None:
+    """Bind `server` to a socket in the file system, in place of one that a process left there; raises StartUpError with one line."""
+    try:
+        bound = server.add_insecure_port(f"unix:{path}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise StartUpError(f"cannot listen on {path}: its directory is missing or closed to us, or its path is too long", exit_code=1)
 
 
 def check_port(host: str, port: int) -> None:

@@ -27,11 +27,20 @@ def open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  as long as the process
 
 
-def configure(log_format: str, level: str) -> None:
-    """Send the root logger to standard error. `log_format`: auto, text or json; `level`: debug, info, warning or error."""
+def configure(log_format: str, level: str, **fields: str) -> None:
+    """Send the root logger to standard error. `log_format`: auto, text or json; `level`: debug, info, warning or error.
+
+    `fields` stand in every line.
+    """
+
+    def add_fields(record: logging.LogRecord) -> bool:
+        vars(record).update(fields)
+        return True
+
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     handler = LineWriter(sys.stderr)
     handler.setFormatter(_TextFormatter() if as_text else _JsonFormatter())
+    handler.addFilter(add_fields)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

@@ -21,6 +21,11 @@ class StopRequests:
         ignored = "SIGHUP ignored: keys and certificates are read anew by themselves; to stop, send SIGTERM"
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, ignored)
 
+    def request_stop_at_once(self) -> None:
+        """Ask to stop without a drain."""
+        self.drain.set()
+        self.at_once.set()
+
     def request_stop(self) -> None:
         """Ask to drain; the second time, to stop at once."""
         (self.at_once if self.drain.is_set() else self.drain).set()

@@ -37,7 +37,7 @@ def check_finite(field: str, column: npt.NDArray[np.float32]) -> None:
 
 def check_distinct(field: str, lanes: Sequence[int] | npt.NDArray[np.uint32]) -> None:
     """Raise FrameError when a lane occurs twice."""
-    if len(lanes) > 1 and len(np.unique(np.asarray(lanes))) < len(lanes):
+    if len(set(lanes if isinstance(lanes, Sequence) else lanes.tolist())) < len(lanes):
         raise FrameError(f"{field}: names a lane twice")
 
 

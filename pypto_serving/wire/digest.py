@@ -13,59 +13,70 @@ import numpy.typing as npt
 
 from pypto_serving.wire.columns import Ids
 
-_TOKEN, _PAGE, _TRIM = (np.uint64(kind) for kind in (1, 2, 3))
+_KINDS = np.array([1, 2, 3], dtype=np.uint64)
+_TOKEN, _PAGE, _TRIM = range(3)  # places in it
+
+_MASK = 2**64 - 1
 
 _U64 = npt.NDArray[np.uint64]
 
 
+_HALF, _FIRST_SHIFT, _SECOND_SHIFT, _THIRD_SHIFT = (np.uint64(bits) for bits in (32, 30, 27, 31))
+_FIRST_FACTOR, _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
 def _mix(x: _U64) -> _U64:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> _FIRST_SHIFT)) * _FIRST_FACTOR
+    x = (x ^ (x >> _SECOND_SHIFT)) * _SECOND_FACTOR
+    return x ^ (x >> _THIRD_SHIFT)
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> _U64:
-    return (np.asarray(high, dtype=np.uint64) << np.uint64(32)) | np.asarray(low, dtype=np.uint64)
+    return (np.asarray(high, dtype=np.uint64) << _HALF) | np.asarray(low, dtype=np.uint64)
 
 
 class StateDigest:
     """Digest of up to `num_lanes` lanes with `num_groups` cache groups. Not thread-safe."""
 
     def __init__(self, num_lanes: int, num_groups: int) -> None:
-        self._keys = np.zeros(num_lanes, dtype=np.uint64)
+        self._keys = np.zeros((len(_KINDS), num_lanes), dtype=np.uint64)  # of a lane in its generation, for each kind of fact
         self._sums = np.zeros(num_lanes, dtype=np.uint64)
         self._num_tokens = np.zeros(num_lanes, dtype=np.uint64)
         self._num_pages = np.zeros((num_lanes, num_groups), dtype=np.uint64)
-        self._total = np.uint64(0)
+        self._total = 0
 
     @property
     def value(self) -> int:
         """The digest, in [0, 2**64)."""
-        return int(self._total)
+        return self._total
 
     def admit(self, lane: int, generation: int, token_ids: Ids, page_tables: Sequence[Ids]) -> None:
         """Add a lane with its known tokens and one page table per cache group."""
         high, low = generation >> 32, generation & 0xFFFFFFFF
-        self._keys[lane] = _mix(_pair([lane], [low]) ^ _mix(np.array([high], dtype=np.uint64)))[0]  # _mix(0) is 0
-        self._sums[lane] = self._num_tokens[lane] = 0
-        self._num_pages[lane] = 0
-        self.append(np.full(len(token_ids), lane, dtype=np.uint32), token_ids, np.arange(len(token_ids)))
-        for group, pages in enumerate(page_tables):
-            self.grow(np.full(len(pages), lane, dtype=np.uint32), np.full(len(pages), group, dtype=np.uint32), pages)
+        key = _mix(_pair([lane], [low]) ^ _mix(np.array([high], dtype=np.uint64)))  # _mix(0) is 0
+        self._keys[:, lane] = _mix(key + _KINDS)
+        self._num_tokens[lane] = len(token_ids)
+        self._num_pages[lane] = [len(pages) for pages in page_tables]
+        tables = [_pair(group, np.arange(len(pages))) for group, pages in enumerate(page_tables)]
+        token_facts = self._facts(lane, _TOKEN, np.arange(len(token_ids)), token_ids)
+        page_facts = self._facts(lane, _PAGE, np.concatenate(tables), np.concatenate(page_tables))
+        added = int(token_facts.sum(dtype=np.uint64)) + int(page_facts.sum(dtype=np.uint64)) & _MASK
+        self._sums[lane] = added
+        self._total = self._total + added & _MASK
 
-    def append(self, lanes: Ids, token_ids: Ids, offsets: npt.ArrayLike = 0) -> None:
-        """Append one token to each of `lanes`; `offsets` counts up where a lane occurs more than once."""
-        indices = self._num_tokens[lanes] + np.asarray(offsets, dtype=np.uint64)
-        self._add(lanes, _TOKEN, indices, token_ids)
-        np.add.at(self._num_tokens, lanes, np.uint64(1))
+    def append(self, lanes: Ids, token_ids: Ids) -> None:
+        """Append one token to each of `lanes`, in which no lane occurs twice."""
+        self._add(lanes, _TOKEN, self._num_tokens[lanes], token_ids)
+        self._num_tokens[lanes] += np.uint64(1)
 
     def grow(self, lanes: Ids, groups: Ids, pages: Ids) -> None:
         """Append one page to the table (`lanes[i]`, `groups[i]`) for each i, in order."""
         keys = lanes.astype(np.int64) * self._num_pages.shape[1] + groups
-        order = np.argsort(keys, kind="stable")
-        first = np.searchsorted(keys[order], keys[order], side="left")
-        ranks = np.empty(len(keys), dtype=np.uint64)
-        ranks[order] = (np.arange(len(keys)) - first).astype(np.uint64)
+        ranks = np.zeros(len(keys), dtype=np.uint64)
+        if len(set(keys.tolist())) < len(keys):
+            order = np.argsort(keys, kind="stable")
+            first = np.searchsorted(keys[order], keys[order], side="left")
+            ranks[order] = (np.arange(len(keys)) - first).astype(np.uint64)
         self._add(lanes, _PAGE, _pair(groups, self._num_pages[lanes, groups] + ranks), pages)
         np.add.at(self._num_pages, (lanes, groups), np.uint64(1))
 
@@ -75,17 +86,18 @@ class StateDigest:
 
     def release(self, lanes: Ids) -> None:
         """Forget `lanes`, each named once."""
-        with np.errstate(over="ignore"):
-            self._total -= self._sums[lanes].sum(dtype=np.uint64)
+        self._total = self._total - int(self._sums[lanes].sum(dtype=np.uint64)) & _MASK
         self._sums[lanes] = 0
 
     def clear(self) -> None:
         """Forget every lane."""
         self._sums[:] = 0
-        self._total = np.uint64(0)
+        self._total = 0
 
-    def _add(self, lanes: Ids, kind: np.uint64, index: npt.ArrayLike, value: npt.ArrayLike) -> None:
-        facts = _mix(_mix(_mix(self._keys[lanes] + kind) ^ np.asarray(index, dtype=np.uint64)) ^ np.asarray(value, dtype=np.uint64))
+    def _add(self, lanes: Ids, kind: int, index: npt.ArrayLike, value: npt.ArrayLike) -> None:
+        facts = self._facts(lanes, kind, index, value)
         np.add.at(self._sums, lanes, facts)
-        with np.errstate(over="ignore"):
-            self._total += facts.sum(dtype=np.uint64)
+        self._total = self._total + int(facts.sum(dtype=np.uint64)) & _MASK
+
+    def _facts(self, lanes: Ids | int, kind: int, index: npt.ArrayLike, value: npt.ArrayLike) -> _U64:
+        return _mix(_mix(self._keys[kind, lanes] ^ np.asarray(index, dtype=np.uint64)) ^ np.asarray(value, dtype=np.uint64))

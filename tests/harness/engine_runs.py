@@ -266,9 +266,9 @@ class RealBench(Bench):
 
     def _outcome(self, ask: Ask, resumed: Sequence[int]) -> Outcome:
         name = str(ask.seed)
-        assert name not in self.sink.failed, self.sink.failed[name]
-        tokens = [*resumed, *self.sink.output_of(name)]
-        finished, logits = self.sink.finished[name, 0], self.recorder.logits[ask.seed]
+        assert name not in self.front_end.failed, self.front_end.failed[name]
+        tokens = [*resumed, *self.front_end.output_of(name)]
+        finished, logits = self.front_end.finished[name, 0], self.recorder.logits[ask.seed]
         if self.streams:  # a lane that has ended may have run once more before anybody knew
             logits.pop(finished.num_prompt_tokens + len(tokens), None)
         return Outcome(tokens, logits, finished, len(resumed))

@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from fakes.control_plane.engine_doubles import RecordingMetrics, RecordingSink, make_request
+from fakes.control_plane.engine_doubles import GivenConstraints, RecordingFrontEnd, RecordingMetrics, make_request
 from fakes.worker.recorded_events import RecordedLinkMetrics
 from harness.waiting import until
 
@@ -34,10 +34,11 @@ class LinkedEngine:
 
     def __init__(self, *addresses: str, links: dict[str, Any] | None = None, **scheduler_options: Any) -> None:
         options = {"control_plane_id": "ours", "model_fingerprint": "model", **_HASTE, **(links or {})}
-        self.sink = RecordingSink()
+        self.front_end = RecordingFrontEnd()
+        self.constraints = GivenConstraints()
         self.link_metrics = RecordedLinkMetrics()
         self.scheduler = Scheduler(SchedulerOptions(**{"max_losses": 1000, **scheduler_options}))
-        self.engine = Engine(self.scheduler, self.sink, RecordingMetrics())
+        self.engine = Engine(self.scheduler, RecordingMetrics(), self.constraints)
         self.registry = WorkerRegistry(LinkOptions(**options), LinkContext(self.engine, self.link_metrics, time.monotonic))
         self._addresses = addresses
 
@@ -57,18 +58,19 @@ class LinkedEngine:
         return len(self.scheduler.replicas)
 
     def submit(self, request_id: str, prompt: list[int], **changes: Any) -> None:
-        """Send a request; `changes` as for make_request."""
-        self.engine.submit(make_request(request_id, prompt, arrival_time=time.monotonic(), **changes))
+        """Send a request; `changes` as for make_request, and constraints."""
+        request = make_request(request_id, prompt, arrival_time=time.monotonic(), **self.constraints.take(changes))
+        self.front_end.submit(self.engine, request)
 
     def has_ended(self, request_id: str) -> bool:
         """Whether a request has its end."""
-        return (request_id, 0) in self.sink.finished or request_id in self.sink.failed
+        return (request_id, 0) in self.front_end.finished or request_id in self.front_end.failed
 
     async def tokens(self, request_id: str) -> list[int]:
         """Wait for a request that succeeds; returns what it generated."""
         await until(lambda: self.has_ended(request_id))
-        assert request_id not in self.sink.failed, self.sink.failed[request_id]
-        return self.sink.output_of(request_id)
+        assert request_id not in self.front_end.failed, self.front_end.failed[request_id]
+        return self.front_end.output_of(request_id)
 
     async def assert_comes_to_rest(self) -> None:
         """Wait until nothing is in flight; then every page has to be free or cached."""

@@ -26,8 +26,9 @@ class ServingProcess:
 
     def __init__(self, module: str, model: Path, *flags: str) -> None:
         arguments = ["--model", str(model), "--metrics-port", "0", "--log-format", "json", *flags]
-        if "--port" not in flags:
-            arguments += ["--port", "0"]
+        port_flag = "--frontend-port" if module == "control_plane.scheduler" else "--port"
+        if port_flag not in flags:
+            arguments += [port_flag, "0"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
@@ -62,6 +63,13 @@ class ServingProcess:
     def metrics_url(self) -> str:
         """Where Prometheus scrapes."""
         return f"http://{self.start_event['metrics']}/metrics"
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Process ids of the children of a supervisor, by what each of them is."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        commands = {int(child): Path(f"/proc/{child}/cmdline").read_text().split("\0") for child in children}
+        return {words[words.index("--part") + 1]: child for child, words in commands.items() if "--part" in words}
 
     @property
     def pid(self) -> int:
@@ -124,8 +132,20 @@ def worker(model: Path, *flags: str) -> ServingProcess:
     return ServingProcess("worker", model, *defaults, *flags)
 
 
+def scheduler(model: Path, workers: Sequence[ServingProcess], *flags: str) -> ServingProcess:
+    """A scheduler alone, which dials `workers`."""
+    dialled = [flag for each in workers for flag in ("--worker", each.address)]
+    return ServingProcess("control_plane.scheduler", model, "--announce-port", "0", *dialled, *flags)
+
+
+def front_end(model: Path, schedulers: Sequence[str], *flags: str) -> ServingProcess:
+    """A front end alone, which dials schedulers at these addresses."""
+    return ServingProcess("control_plane.frontend", model, *(flag for each in schedulers for flag in ("--scheduler", each)), *flags)
+
+
 def control_plane(model: Path, workers: Sequence[ServingProcess | str], *flags: str) -> ServingProcess:
     """A control plane that dials `workers`."""
     addresses = [each if isinstance(each, str) else each.address for each in workers]
     dialled = [flag for address in addresses for flag in ("--worker", address)]
-    return ServingProcess("control_plane", model, "--announce-port", "0", *dialled, *flags)
+    processes = () if "--frontends" in flags else ("--frontends", "0")
+    return ServingProcess("control_plane", model, "--announce-port", "0", *processes, *dialled, *flags)

@@ -1,7 +1,7 @@
 """Admission of requests to the fake model, whose length is known."""
 
 import pytest
-from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, served_model
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, compiler_of, served_model
 
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission, AdmittedRequest
@@ -19,7 +19,7 @@ async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None, max_m
     limit.set(max_model_len)
     encoder, replayer = PromptEncoder(model), Replayer()
     try:
-        return await Admission(model, encoder, replayer, limit).admit(spec)
+        return await Admission(model, encoder, compiler_of(model), replayer, limit).admit(spec)
     finally:
         encoder.close()
         replayer.close()

@@ -10,7 +10,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control_plane.edge.flags.programs import read_config
-from control_plane.edge.server import ControlPlane
+from control_plane.edge.server.one_process import ControlPlane
 from pypto_serving.inference.v1 import inference_pb2_grpc
 from pypto_serving.process.stop_requests import StopRequests
 

@@ -44,27 +44,27 @@ def models(tiny_checkpoint: TinyCheckpoint) -> list[Model]:
     return [load_model(tiny_checkpoint("qwen3", "bfloat16", intermediate_size=1536), placement) for _ in range(2)]
 
 
-def _choices(constrained: bool) -> list[ChoiceSpec]:
-    return [
-        make_choice(index, sampling=SamplingParams(seed=seed, **_SAMPLING), constraint=Stripes() if constrained else None)
-        for index, seed in enumerate(_SEEDS)
-    ]
+def _choices() -> list[ChoiceSpec]:
+    return [make_choice(index, sampling=SamplingParams(seed=seed, **_SAMPLING)) for index, seed in enumerate(_SEEDS)]
 
 
-async def _run(bench: RealBench, choices: Sequence[ChoiceSpec], others: Sequence[Ask] = (), hook: Hook | None = None) -> list[Outcome]:
+async def _run(
+    bench: RealBench, choices: Sequence[ChoiceSpec], constrained: bool, others: Sequence[Ask] = (), hook: Hook | None = None
+) -> list[Outcome]:
     """What becomes of each choice beside `others`."""
-    bench.submit("n", _PROMPT, max_tokens=_NUM_TOKENS, choices=choices)
+    constraints = [Stripes() for _ in choices] if constrained else []
+    bench.submit("n", _PROMPT, max_tokens=_NUM_TOKENS, choices=choices, constraints=constraints)
     bench.turn()
     await bench.run_to_end(others, hook=hook)
     logits = bench.recorder.logits
     return [
-        Outcome(bench.sink.output_of("n", choice.index), logits[choice.sampling.seed], bench.sink.finished["n", choice.index])
+        Outcome(bench.front_end.output_of("n", choice.index), logits[choice.sampling.seed], bench.front_end.finished["n", choice.index])
         for choice in choices
     ]
 
 
 async def _solos(model: Model, constrained: bool) -> list[Outcome]:
-    return [(await _run(RealBench(model), [choice]))[0] for choice in _choices(constrained)]
+    return [(await _run(RealBench(model), [choice], constrained))[0] for choice in _choices()]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def _lose_and_return(bench: RealBench, round: int) -> None:
 
 def _hold_and_let_go(bench: RealBench, round: int) -> None:
     if round in (1, 8, 17):
-        bench.engine.hold("n")
+        bench.hold("n")
     if round in (4, 12, 21):
-        bench.engine.unhold("n")
+        bench.unhold("n")
 
 
 EVENTS: dict[str, tuple[Callable[[list[Model]], RealBench], Sequence[Ask], Hook | None]] = {
@@ -103,7 +103,7 @@ async def test_a_choice_equals_a_request_of_its_own(
 ) -> None:
     make, others, hook = EVENTS[event]
     bench = make(models)
-    for outcome, solo in zip(await _run(bench, _choices(constrained), others, hook), solos[constrained], strict=True):
+    for outcome, solo in zip(await _run(bench, _choices(), constrained, others, hook), solos[constrained], strict=True):
         outcome.assert_equals(solo)
     happened = {"preempted": "preemptions", "moved": "worker_losses", "paused": "readmissions"}.get(event)
     assert happened is None or bench.metrics.total(happened)

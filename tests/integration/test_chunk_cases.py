@@ -74,7 +74,7 @@ async def test_chk_02_last_chunk_of_one_token(subject: Subject, chunk: int, leng
     for ask in (replace(_ASKS[length], sampling={"prompt_logprobs": 1}) for length in lengths):
         subject.assert_same(await bench.generate([ask]))
         expected = oracle.logits(ask.prompt).log_softmax(-1)[range(len(ask.prompt) - 1), ask.prompt[1:]]
-        entries = bench.sink.prompt_logprobs[str(ask.seed)][1:]
+        entries = bench.front_end.prompt_logprobs[str(ask.seed)][1:]
         torch.testing.assert_close(torch.tensor([entry.logprob for entry in entries]), expected, atol=1e-4, rtol=0)
 
 
@@ -83,7 +83,7 @@ async def test_chk_03_a_partial_prefill_emits_nothing(subject: Subject) -> None:
     ask, seen = replace(_ASKS[80], sampling=sampling), []
 
     def watch(bench: RealBench, num_rounds: int) -> None:
-        seen.append(len(bench.sink.output_of("80")))
+        seen.append(len(bench.front_end.output_of("80")))
 
     solo = (await RealBench(subject.model).generate([ask]))[80]
     outcome = (await RealBench(subject.model, max_step_tokens=16).generate([ask], hook=watch))[80]

@@ -67,7 +67,7 @@ async def _all_tokens(engine: LinkedEngine, prefix: str = "") -> list[list[int]]
 
 async def _begun(engine: LinkedEngine) -> None:
     """Wait until every request has some of its tokens."""
-    await until(lambda: all(len(engine.sink.output_of(name)) >= 5 for name in _PROMPTS))
+    await until(lambda: all(len(engine.front_end.output_of(name)) >= 5 for name in _PROMPTS))
 
 
 class _EveryThird:
@@ -89,7 +89,7 @@ class _EveryThird:
 
 
 async def _undisturbed(engine: LinkedEngine) -> list[list[int]]:
-    prefix = f"undisturbed {len(engine.sink.finished)} "
+    prefix = f"undisturbed {len(engine.front_end.finished)} "
     _submit_all(engine, prefix)
     return await _all_tokens(engine, prefix)
 
@@ -229,9 +229,9 @@ async def test_wrk_06_a_successor_of_a_killed_control_plane_continues(start_work
     async with _engine(worker.address, worker=worker, name="second") as second:
         for seed, (name, prompt) in enumerate(_PROMPTS.items()):
             sampling = SamplingParams(temperature=0.9 * (seed % 2), seed=seed)
-            second.submit(name, prompt, max_tokens=_NUM_TOKENS, sampling=sampling, resumed=tuple(first.sink.output_of(name)))
+            second.submit(name, prompt, max_tokens=_NUM_TOKENS, sampling=sampling, resumed=tuple(first.front_end.output_of(name)))
         continued = await _all_tokens(second)
-    assert [first.sink.output_of(name) + rest for name, rest in zip(_PROMPTS, continued, strict=True)] == solo
+    assert [first.front_end.output_of(name) + rest for name, rest in zip(_PROMPTS, continued, strict=True)] == solo
 
 
 async def test_wrk_02_a_step_that_never_returns_is_left_behind(start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ async def test_ops_07_a_jump_of_the_wall_clock_is_not_noticed(
         assert await _all_tokens(engine) == solo
         await asyncio.sleep(0.6)  # beats and looks at the lease
         assert engine.scheduler.counters.worker_losses == 0
-        assert all(0.0 <= engine.sink.finished[name, 0].total_seconds < 60.0 for name in _PROMPTS)
+        assert all(0.0 <= engine.front_end.finished[name, 0].total_seconds < 60.0 for name in _PROMPTS)
 
 
 async def test_constrained_lanes_draw_what_their_masks_allow_beside_free_ones(start_worker: StartWorker) -> None:
@@ -293,6 +293,6 @@ async def test_a_request_whose_constraint_leaves_nothing_is_to_blame_itself(star
     async with _engine(worker.address, worker=worker) as engine:
         engine.submit("dead end", [5, 6, 7], max_tokens=9, constraint=_EveryThird(most=4))
         await until(lambda: engine.has_ended("dead end"))
-        assert engine.sink.failed["dead end"].failure is Failure.INVALID_ARGUMENT
-        assert len(engine.sink.output_of("dead end")) == 4
+        assert engine.front_end.failed["dead end"].failure is Failure.INVALID_ARGUMENT
+        assert len(engine.front_end.output_of("dead end")) == 4
         await engine.assert_comes_to_rest()

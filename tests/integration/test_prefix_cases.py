@@ -103,7 +103,7 @@ async def test_pfx_07_a_worker_lost_in_the_middle_of_a_prefill(subject: Subject)
 async def test_pfx_07_cancelled_in_the_middle_of_a_prefill(subject: Subject, chunk: int) -> None:
     def cancel(bench: RealBench, num_rounds: int) -> None:
         if num_rounds == 2:  # the second chunk is acknowledged, two more are on their way
-            assert bench.abort("1")
+            assert bench.engine.abort("1")
 
     bench = RealBench(subject.model, max_step_tokens=chunk, junk=float("nan"))
     await bench.run_to_end([_ask(1, 0, 1, 2, 3)], hook=cancel)

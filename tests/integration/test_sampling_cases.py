@@ -1,18 +1,18 @@
 """How tokens are drawn, whatever else runs: sampling, log probabilities and counts of requests. Real engine, scheduler and model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fakes.control_plane.engine_doubles import PieceText, make_request
+from fakes.control_plane.engine_doubles import make_choice
 from harness.checkpoints import TinyCheckpoint
 from harness.engine_runs import Ask, Crowd, Outcome, RealBench
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.service.admission.parameters import choice_seed
-from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason
+from control_plane.engine.ports import Failure, FinishReason
 from worker.models import LoadOptions, Model, load_model
 
 _PAGE, _VOCAB_SIZE = 16, 1024
@@ -70,10 +70,10 @@ async def test_smp_01_others_do_not_change_a_seeded_request(subject: Subject, ru
 
 async def _three_choices(subject: Subject, seeds: list[int]) -> list[list[int]]:
     bench = RealBench(subject.model)
-    choices = tuple(ChoiceSpec(index, SamplingParams(temperature=1.0, seed=seed), PieceText()) for index, seed in enumerate(seeds))
-    bench.engine.submit(replace(make_request("n", _prompt(7), max_tokens=20), choices=choices))
+    choices = [make_choice(index, sampling=SamplingParams(temperature=1.0, seed=seed)) for index, seed in enumerate(seeds)]
+    bench.submit("n", _prompt(7), max_tokens=20, choices=choices)
     await bench.run_to_end([])
-    return [bench.sink.tokens["n", choice] for choice in range(3)]
+    return [bench.front_end.tokens["n", choice] for choice in range(3)]
 
 
 async def test_smp_02_choices_differ_and_come_again(subject: Subject) -> None:
@@ -106,9 +106,9 @@ async def test_smp_06_a_request_that_excludes_every_token_ends_alone(subject: Su
     bench, canary = RealBench(subject.model), _ask(1)
     everything = frozenset(range(_VOCAB_SIZE))
     await bench.run_to_end([canary, _ask(2, end_token_ids=everything, min_tokens=5), _ask(3, end_token_ids=everything)])
-    assert bench.sink.failed.keys() == {"2"} and bench.sink.failed["2"].failure is Failure.INVALID_ARGUMENT
-    assert bench.sink.output_of("1") == await subject.tokens(canary)
-    assert bench.sink.output_of("3") == (await subject.tokens(canary))[:1]
+    assert bench.front_end.failed.keys() == {"2"} and bench.front_end.failed["2"].failure is Failure.INVALID_ARGUMENT
+    assert bench.front_end.output_of("1") == await subject.tokens(canary)
+    assert bench.front_end.output_of("3") == (await subject.tokens(canary))[:1]
 
 
 # Extremes
@@ -138,7 +138,7 @@ async def test_val_07_top_k_and_top_p_in_one_batch(subject: Subject) -> None:
     for index, fields in enumerate(off + narrow):
         bench.submit(str(index), _prompt(7), sampling=SamplingParams(**{"temperature": 1.0, "seed": 9, **fields}), max_tokens=20)
     await bench.run_to_end([])
-    outputs = [bench.sink.output_of(str(index)) for index in range(len(off + narrow))]
+    outputs = [bench.front_end.output_of(str(index)) for index in range(len(off + narrow))]
     assert outputs == [expected] * len(off) + [greedy] * len(narrow)
 
 
@@ -161,7 +161,7 @@ async def test_lpu_03_logprobs_do_not_know_how_a_token_was_drawn(subject: Subjec
         bench = RealBench(subject.model)
         ask = _ask(1, 3, logprobs=True, top_logprobs=20, **fields)
         outcome = (await bench.generate([*(_ask(100 + index, 4) for index in range(num_others)), ask]))[1]
-        for index, entry in enumerate(bench.sink.logprobs["1", 0], start=len(ask.prompt)):
+        for index, entry in enumerate(bench.front_end.logprobs["1", 0], start=len(ask.prompt)):
             expected = outcome.logits[index].log_softmax(-1)
             assert entry.logprob == float(expected[entry.token_id])
             assert entry.top == tuple(zip(expected.topk(20).indices.tolist(), expected.topk(20).values.tolist(), strict=True))
@@ -175,7 +175,7 @@ async def test_lpu_02_banned_tokens_keep_their_logprob(subject: Subject) -> None
         [_ask(1, 8, logit_bias=((first, -100.0),), **fields), _ask(2, 8, end_token_ids=frozenset([first]), min_tokens=8, **fields)]
     )
     for name in ("1", "2"):
-        entries = bench.sink.logprobs[name, 0]
+        entries = bench.front_end.logprobs[name, 0]
         assert entries[0].top[0][0] == first != entries[0].token_id
         assert all(-9999 <= value <= 0 for entry in entries for value in (entry.logprob, *(logprob for _, logprob in entry.top)))
 
@@ -185,8 +185,8 @@ async def test_lpu_05_prompt_logprobs_with_chunks_and_preemption(subject: Subjec
     whole, chunked = RealBench(subject.model), RealBench(subject.model, max_step_tokens=7)
     await whole.generate([ask])
     await chunked.generate([ask])
-    expected = whole.sink.prompt_logprobs["1"]
-    assert len(expected) == 80 and chunked.sink.prompt_logprobs["1"] == expected
+    expected = whole.front_end.prompt_logprobs["1"]
+    assert len(expected) == 80 and chunked.front_end.prompt_logprobs["1"] == expected
 
     def crowd(bench: RealBench, num_rounds: int) -> None:
         if num_rounds == 2:  # two chunks are acknowledged
@@ -195,7 +195,7 @@ async def test_lpu_05_prompt_logprobs_with_chunks_and_preemption(subject: Subjec
 
     crowded = RealBench(subject.model, num_pages=8, max_step_tokens=7)
     outcome = (await crowded.generate([ask], hook=crowd))[1]
-    assert crowded.sink.prompt_logprobs["1"] == expected
+    assert crowded.front_end.prompt_logprobs["1"] == expected
     assert outcome.finished.num_readmissions >= 1
 
 
@@ -214,4 +214,4 @@ async def test_lpu_06_the_end_token_counts(subject: Subject) -> None:
     third = (await subject.tokens(_ask(1)))[2]
     outcome = await subject.solo(_ask(1, end_token_ids=frozenset([third])))
     assert (len(outcome.token_ids), outcome.finished.num_generated_tokens, outcome.finished.reason) == (3, 3, FinishReason.STOP)
-    assert outcome.finished.matched_stop == third == outcome.token_ids[-1]
+    assert outcome.finished.end_token_id == third == outcome.token_ids[-1]

@@ -31,10 +31,12 @@ def test_a_client_imports_what_it_installs(client: Any, module: str) -> None:
     client.run("python", "-c", f"import {module}")
 
 
-@pytest.mark.parametrize("program", ["pypto-serving-control", "pypto-serving-worker", "pypto-serving"])
+@pytest.mark.parametrize(
+    "program", ["pypto-serving-control", "pypto-serving-frontend", "pypto-serving-scheduler", "pypto-serving-worker", "pypto-serving"]
+)
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_every_program_answers_at_once(request: pytest.FixtureRequest, program: str, flag: str) -> None:
-    place = {"pypto-serving-control": "control_plane", "pypto-serving-worker": "worker", "pypto-serving": "client"}[program]
+    place = {"pypto-serving-worker": "worker", "pypto-serving": "client"}.get(program, "control_plane")
     assert program in request.getfixturevalue(place).run(program, flag) or flag == "--version"
 
 

@@ -1,10 +1,11 @@
 import socket
+from pathlib import Path
 
 import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pypto_serving.process.listening import EXCLUSIVE_PORT, bind, check_port
+from pypto_serving.process.listening import EXCLUSIVE_PORT, bind, bind_socket, check_port
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
 
@@ -16,6 +17,20 @@ async def test_a_taken_port_is_one_clear_line() -> None:
         bind(second, "127.0.0.1", port)
     await first.stop(None)
     await second.stop(None)
+
+
+async def test_a_socket_that_a_process_left_behind_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    server = grpc.aio.server()
+    bind_socket(server, path)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        await channel.channel_ready()
+    await server.stop(None)
+    with pytest.raises(StartUpError, match=f"cannot listen on {tmp_path}/nowhere/socket: its directory is missing"):
+        bind_socket(grpc.aio.server(), tmp_path / "nowhere" / "socket")
 
 
 def test_a_taken_port_is_known_beforehand() -> None:

@@ -32,6 +32,13 @@ def test_an_event_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixtu
     assert (entry["level"], entry["logger"], entry["message"], entry["address"]) == ("info", "a.b", "worker joined", "127.0.0.1:1")
 
 
+def test_fields_of_a_process_stand_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json", "info", part="scheduler")
+    logging.getLogger("a.b").info("worker joined")
+    logging.getLogger().handlers[0].flush()
+    assert json.loads(capsys.readouterr().err)["part"] == "scheduler"
+
+
 def test_a_traceback_stays_on_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json", "info")
     try:

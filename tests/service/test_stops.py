@@ -70,7 +70,8 @@ async def test_stop_03_lpu_04_a_stop_on_the_last_allowed_token(pieced: Service) 
 
 
 async def test_stop_04_lpu_07_the_worker_is_told_to_stop(scripted_model: Path) -> None:
-    async with scripted_service(scripted_model, max_model_len=1200, num_pages=512) as service:
+    # Steps take so long that the front end, which finds the stop, can tell of it within one.
+    async with scripted_service(scripted_model, max_model_len=1200, num_pages=512, step_seconds=0.05) as service:
         name = service.plan(b"abcdefghi")
         answer = await service.stream(f"{name}:", stop="de", max_tokens=1000, logprobs=True)
         assert (answer.text, answer.token_ids, answer.usage.completion_tokens) == ("abc", list(b"abcde"), 5)

@@ -3,7 +3,6 @@
 Decoding checks a frame as a whole, without looking at the worker's state; nothing has happened yet when it raises FrameError.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,17 @@ from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_le
 from pypto_serving.wire.columns import (
     MAX_GENERATION,
     NO_PAGE,
-    Floats,
     Ids,
     generation_fields,
     generation_of,
     pack_floats,
     pack_generations,
     pack_ids,
-    unpack_finite,
     unpack_ids,
     unpack_ids_below,
 )
-from pypto_serving.wire.contract import FEATURES, MAX_ALTERNATIVES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.wire.sampling import check_sampling
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.step import SAMPLING_FORMATS, CacheGroup, LaneAdmission, LaneSampling, PromptTokenLogprobs, Step, StepResult, WorkerDescription
 
@@ -168,30 +166,11 @@ def _page_table(table: pb.PageTable, group: CacheGroup, worker: WorkerDescriptio
 
 
 def _sampling(sampling: pb.LaneSampling, vocab_size: int) -> LaneSampling:
-    field = "step.admissions.sampling"
-    check_range(f"{field}.temperature", sampling.temperature, 0.0, math.inf)
-    check_range(f"{field}.top_p", sampling.top_p, 0.0, 1.0)
-    check_range(f"{field}.min_p", sampling.min_p, 0.0, 1.0)
-    check_range(f"{field}.presence_penalty", sampling.presence_penalty, -math.inf, math.inf)
-    check_range(f"{field}.frequency_penalty", sampling.frequency_penalty, -math.inf, math.inf)
-    check_range(f"{field}.repetition_penalty", sampling.repetition_penalty, 0.0, math.inf)
-    if sampling.repetition_penalty == 0.0:
-        raise FrameError(f"{field}.repetition_penalty: 0, it has to be positive")
-    check_range(f"{field}.top_logprobs", sampling.top_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
-    check_range(f"{field}.prompt_logprobs", sampling.prompt_logprobs, 0, min(vocab_size, MAX_ALTERNATIVES))
-    bias_token_ids, bias_values = _bias(sampling, vocab_size)
+    bias_token_ids, bias_values = check_sampling("step.admissions.sampling", sampling, vocab_size)
     same: dict[str, Any] = {name: getattr(sampling, name) for name in SAMPLING_FORMATS}
     if not sampling.HasField("prompt_logprobs"):
         same["prompt_logprobs"] = None
     return LaneSampling(**same, bias_token_ids=bias_token_ids, bias_values=bias_values)
-
-
-def _bias(sampling: pb.LaneSampling, vocab_size: int) -> tuple[Ids, Floats]:
-    ids_field, values_field = "step.admissions.sampling.bias_token_ids", "step.admissions.sampling.bias_values"
-    token_ids = unpack_ids_below(sampling.bias_token_ids, ids_field, vocab_size)
-    values = unpack_finite(sampling.bias_values, values_field)
-    check_equal_lengths({ids_field: token_ids, values_field: values})
-    return token_ids, values
 
 
 def _chunks(step: pb.Step, worker: WorkerDescription) -> tuple[Ids, Ids]:

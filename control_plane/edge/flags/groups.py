@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _ENGINE = EngineOptions()
 _STREAMS = StreamOptions()
 _LEASE_SECONDS = 5.0
 _FRONT_END_PORT = 50053
+_MAX_FRONT_ENDS = 64
 _COUNT: dict[str, Any] = {"type": types.positive, "metavar": "N"}
 
 #: Kinds of the sampling parameters for which an operator may set a default: numbers that are not of one request alone.
@@ -88,6 +90,25 @@ def add_metrics_address(flags: _Flags, port: int | None) -> None:
 def metrics_address(values: argparse.Namespace) -> ServedAddress:
     """What they say, with a port."""
     return ServedAddress(values.metrics_host or values.host, values.metrics_port)
+
+
+def add_processes(flags: _Flags) -> None:
+    """How many processes there are; the hidden flags say which one of them this is."""
+    flags.add_argument(
+        "--frontends",
+        type=types.between(0, _MAX_FRONT_ENDS),
+        default=_default_front_ends(),
+        metavar="N",
+        help="processes that serve clients, on one port, beside one that schedules; 0: one process for everything",
+    )
+    flags.add_argument("--part", help=argparse.SUPPRESS)
+    flags.add_argument("--socket", type=Path, help=argparse.SUPPRESS)
+
+
+def _default_front_ends() -> int:
+    """On a small machine the link between processes costs more than it brings."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if num_cores < 4 else min(4, num_cores // 2)
 
 
 def add_worker_addresses(flags: _Flags) -> None:
@@ -170,7 +191,7 @@ def _namespaced_name(text: str) -> tuple[str, str]:
 
 
 def add_stream_timeouts(flags: _Flags) -> None:
-    """How long clients are waited for."""
+    """How long clients are waited for, and wait."""
     flags.add_argument(
         "--drain-seconds", type=types.seconds, default=30.0, metavar="S", help="how long running requests may go on after SIGTERM"
     )
@@ -181,11 +202,18 @@ def add_stream_timeouts(flags: _Flags) -> None:
         metavar="S",
         help="how long a client may read nothing of its stream before its request ends with RESOURCE_EXHAUSTED",
     )
+    flags.add_argument(
+        "--max-delta-delay-ms",
+        type=types.number_between(0, 1000),
+        default=_STREAMS.max_delta_delay_seconds * 1000,
+        metavar="MS",
+        help="how long tokens of a stream are gathered for one message at most, while there is too much to do; 0: never",
+    )
 
 
 def stream_options(values: argparse.Namespace) -> StreamOptions:
     """What bounds streams."""
-    return StreamOptions(slow_reader_seconds=values.slow_reader_seconds)
+    return StreamOptions(slow_reader_seconds=values.slow_reader_seconds, max_delta_delay_seconds=values.max_delta_delay_ms / 1000)
 
 
 def add_scheduler_timeout(flags: _Flags) -> None:

@@ -17,7 +17,17 @@ from control_plane.edge.access.options import (
     link_tls,
     worker_tls,
 )
-from control_plane.edge.config import Config, FrontEndConfig, LogOptions, ModelOptions, SchedulerConfig, SchedulerLink, ServedAddress
+from control_plane.edge.config import (
+    Config,
+    FrontEndConfig,
+    FrontEndPort,
+    LogOptions,
+    ModelOptions,
+    Part,
+    SchedulerConfig,
+    SchedulerLink,
+    ServedAddress,
+)
 from control_plane.edge.flags import groups
 from pypto_serving.process.options import add_log_options, argument_parser, require_flags
 from pypto_serving.process.version import program_name
@@ -29,6 +39,7 @@ def read_config(arguments: Sequence[str]) -> Config:
     parser = argument_parser(program_name("control_plane"), description, "control")
     parser.usage = f"{parser.prog} --model DIR --worker HOST:PORT [options]"
     groups.add_model_options(parser.add_argument_group("model"))
+    groups.add_processes(parser.add_argument_group("processes"))
     network = parser.add_argument_group("network")
     groups.add_host(network)
     groups.add_client_addresses(network)
@@ -39,10 +50,25 @@ def read_config(arguments: Sequence[str]) -> Config:
     add_worker_tls_options(access)
     timeouts = parser.add_argument_group("timeouts")
     groups.add_stream_timeouts(timeouts)
+    groups.add_scheduler_timeout(timeouts)
     groups.add_worker_timeouts(timeouts)
     _add_scheduling_group(parser)
     values = _values(parser, arguments)
-    return Config(_front_end(parser, values), _scheduler(parser, values), LogOptions(values.log_format, values.log_level))
+    log = LogOptions(values.log_format, values.log_level)
+    whole = Config(_front_end(parser, values), _scheduler(parser, values), log, values.frontends)
+    return whole if values.part is None else _part(whole, values)
+
+
+def _part(whole: Config, values: argparse.Namespace) -> Config:
+    """What a child of the supervisor is told: it is the scheduler, or the front end of a number; they meet at a socket."""
+    link = SchedulerLink((f"unix:{values.socket}",), values.scheduler_grace_seconds, None)
+    admin = whole.front_end.admin if values.part == "0" else None
+    return replace(
+        whole,
+        front_end=replace(whole.front_end, link=link, admin=admin, metrics=None, shares_port=True, name=values.part),
+        scheduler=replace(whole.scheduler, front_ends=FrontEndPort(values.socket, whole.front_end.address, None)),
+        part=Part.SCHEDULER if values.part == Part.SCHEDULER.value else Part.FRONT_END,
+    )
 
 
 def read_front_end_config(arguments: Sequence[str]) -> tuple[FrontEndConfig, LogOptions]:

@@ -78,7 +78,7 @@ class LeaseKeeper:
             if self.holder == self._name:  # also if we have not heard that a write succeeded
                 self._write(started)
             elif self._held_until is not None:
-                self._lose()
+                self._held_until = self._clock()  # somebody else has it
             elif self._is_free():
                 self._write(started)
         except LeaseUnreachable as error:
@@ -107,10 +107,6 @@ class LeaseKeeper:
         if written := self._store.write(self._name, self._seconds, self._seen):
             self._note(written)
             self._held_until = started + _HELD_SHARE * self._seconds
-
-    def _lose(self) -> None:
-        self._held_until = self._clock()
-        _log.error("the lease is lost", extra={"holder": self.holder})
 
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:

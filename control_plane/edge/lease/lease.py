@@ -61,6 +61,7 @@ class Lease:
         """Return when it is not ours any more."""
         while not self._keeper.is_lost:
             await asyncio.sleep(_WATCH_SECONDS)
+        _log.error("the lease is lost", extra={"holder": self.holder})
 
     async def release(self) -> None:
         """Give it back, if the store answers in time."""

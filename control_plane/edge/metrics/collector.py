@@ -1,4 +1,4 @@
-"""Puts all metrics together for a scrape."""
+"""Puts the metrics of a process together for a scrape."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,23 +12,15 @@ from control_plane.engine.snapshot import EngineSnapshot
 _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
 
-class ServerCollector(Collector):
-    """Reads snapshots only: `snapshot` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker.
-
-    `num_unwritten_bytes`: memory of output that is not written yet.
-    """
+class EngineCollector(Collector):
+    """What belongs to workers. `snapshot` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker."""
 
     def __init__(
-        self,
-        recorders: tuple[EngineRecorder, LinkRecorder, CallRecorder],
-        snapshot: Callable[[], EngineSnapshot],
-        num_held_back: Callable[[], int],
-        num_unwritten_bytes: Callable[[], int],
+        self, engine: EngineRecorder, link: LinkRecorder, snapshot: Callable[[], EngineSnapshot], num_held_back: Callable[[], int]
     ) -> None:
-        self._recorders = recorders
+        self._recorders = (engine, link)
         self._snapshot = snapshot
         self._num_held_back = num_held_back
-        self._num_unwritten_bytes = num_unwritten_bytes
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._snapshot()
@@ -39,7 +31,6 @@ class ServerCollector(Collector):
         }
         yield gauge("requests_waiting", "Sequences that wait, by what they wait for.", waiting, ["reason"])
         yield gauge("requests_held", "Sequences that pause until their reader has caught up.", snapshot.num_held)
-        yield gauge("unwritten_bytes", "Memory of output that clients have not taken yet.", self._num_unwritten_bytes())
         yield gauge("waiting_tokens", "Known tokens of sequences that wait.", snapshot.num_waiting_tokens)
         yield gauge("workers", "Workers in session.", len(snapshot.workers))
         yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", snapshot.max_model_len)
@@ -47,6 +38,18 @@ class ServerCollector(Collector):
         yield from _worker_families(snapshot)
         for recorder in self._recorders:
             yield from recorder.families()
+
+
+class FrontEndCollector(Collector):
+    """What belongs to clients. `num_unwritten_bytes`: memory of output that is not written yet."""
+
+    def __init__(self, calls: CallRecorder, num_unwritten_bytes: Callable[[], int]) -> None:
+        self._calls = calls
+        self._num_unwritten_bytes = num_unwritten_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        yield gauge("unwritten_bytes", "Memory of output that clients have not taken yet.", self._num_unwritten_bytes())
+        yield from self._calls.families()
 
 
 def _worker_families(snapshot: EngineSnapshot) -> Iterator[Metric]:

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
-from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.errors import Unavailable
-from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -27,18 +26,27 @@ _PHASES = {
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class AdminService(admin_pb2_grpc.AdminServiceServicer):
-    """Lives on the clients' event loop, asks the engine on its own."""
+@dataclass(frozen=True, slots=True)
+class FrontEndCounts:
+    """What front ends say of themselves, all of them together."""
 
-    def __init__(self, engine: EngineThread, live: RequestStreams, context_limit: ContextLimit, start_drain: Callable[[], None]) -> None:
+    num_calls: int  # that have not got, or not handed on, everything yet
+    num_held_back: int
+    is_draining: bool
+
+
+class AdminService(admin_pb2_grpc.AdminServiceServicer):
+    """Lives on any event loop, asks the engine on its own."""
+
+    def __init__(self, engine: EngineThread, front_ends: Callable[[], FrontEndCounts], start_drain: Callable[[], None]) -> None:
         self._engine = engine
-        self._live = live
-        self._context_limit = context_limit
+        self._front_ends = front_ends
         self._start_drain = start_drain
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
         """A consistent snapshot; prompts and output are part of it only when they are asked for."""
         state = await _answer(self._engine.call(lambda engine: engine.state(request.with_sequences, request.with_token_ids)))
+        counts = self._front_ends()
         return admin_pb2.GetStateResponse(
             workers=[_worker(worker) for worker in state.snapshot.workers],
             sequences=[_sequence(sequence) for sequence in state.sequences],
@@ -48,9 +56,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 for link in await _answer(self._engine.link_states())
             ],
             num_held=state.snapshot.num_held,
-            num_calls=len(self._live),
-            num_held_back=self._context_limit.num_waiting,
-            draining=self._live.is_closed,
+            num_calls=counts.num_calls,
+            num_held_back=counts.num_held_back,
+            draining=counts.is_draining,
         )
 
     async def ResetPrefixCache(self, request: admin_pb2.ResetPrefixCacheRequest, context: _Context) -> admin_pb2.ResetPrefixCacheResponse:
@@ -61,7 +69,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def Drain(self, request: admin_pb2.DrainRequest, context: _Context) -> admin_pb2.DrainResponse:
         """Do what SIGTERM does."""
         self._start_drain()
-        return admin_pb2.DrainResponse(num_running=len(self._live))
+        return admin_pb2.DrainResponse(num_running=self._front_ends().num_calls)
 
 
 async def _answer(question: Awaitable[_R]) -> _R:

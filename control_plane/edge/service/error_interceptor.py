@@ -42,20 +42,24 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
 
     def __init__(self, observe_call: CallObserver) -> None:
         self._observe_call = observe_call
+        self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # by method
 
     async def intercept_service(
         self,
         continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Wrap the handler."""
+        """Wrap the handler, once."""
+        path = handler_call_details.method
+        if path in self._wrapped:
+            return self._wrapped[path]
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        method = handler_call_details.method.rpartition("/")[2]
-        is_ours = handler_call_details.method.startswith(_OURS)
-        call = _Call(method, handler.request_deserializer or bytes, self._observe_call if is_ours else lambda method, code: None)
-        return _wrapped(handler, call)
+        observe = self._observe_call if path.startswith(_OURS) else lambda method, code: None
+        call = _Call(path.rpartition("/")[2], handler.request_deserializer or bytes, observe)
+        wrapped = self._wrapped[path] = _wrapped(handler, call)
+        return wrapped
 
 
 class _Call:
@@ -140,7 +144,8 @@ async def _refuse(context: _Context, error: RequestError) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
     metadata = error.metadata
     if error.retry_after_seconds is not None:
-        metadata += (("retry-after-ms", str(math.ceil(error.retry_after_seconds * 1000))),)
+        retry_ms = str(math.ceil(error.retry_after_seconds * 1000))
+        metadata += (("retry-after-ms", retry_ms), ("grpc-retry-pushback-ms", retry_ms))  # for people, and for gRPC's own retries
     try:
         async with asyncio.timeout(_STATUS_SECONDS):
             await context.abort(error.code, details, metadata)

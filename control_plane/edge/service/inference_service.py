@@ -15,8 +15,8 @@ from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLim
 from control_plane.edge.service.errors import Deadline, InvalidArgument
 from control_plane.edge.service.overload import LoadShedder
 from control_plane.edge.service.request_streams import RequestStreams
-from control_plane.edge.service.responses import DeltaGatherer, EventWriter, ResponseBuilder, serialized_response
-from control_plane.engine.ports import PromptLogprobs, SequenceDelta
+from control_plane.edge.service.responses import EventMaker, EventWriter, ResponseBuilder, serialized_response
+from control_plane.engine.ports import PromptLogprobs
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.
@@ -64,10 +64,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._live.require_open()
         with self._load.reserve(request.spec):
             admitted = await self._admission.admit(request.spec)
-        async with self._live.open(admitted.request, deadline) as stream:
-            outputs = await stream.all_outputs()
-        size = _num_logprobs(admitted) + sum(len(output.token_ids) for output in outputs if isinstance(output, SequenceDelta))
-        return await self._encoder.run(size, serialized_response, admitted.started, outputs, self._responses)
+        async with self._live.open(admitted.request, admitted.choices, deadline) as stream:
+            await stream.wait_end()
+        size = _num_logprobs(admitted) + sum(len(choice.token_ids) for choice in stream.choices)
+        return await self._encoder.run(size, serialized_response, admitted.started, stream.choices, stream.prompt_logprobs, self._responses)
 
     async def GenerateStream(  # type: ignore[override]  # a coroutine that writes: gRPC cancels it wherever it waits
         self, request: inference_pb2.GenerateStreamRequest, context: _Context
@@ -77,8 +77,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._live.require_open()
         with self._load.reserve(request.spec):
             admitted = await self._admission.admit(request.spec)
-        gatherer = DeltaGatherer(self._responses, admitted.started.effective.output)
-        async with self._live.open(admitted.request, deadline, waits_for_client=True) as stream:
+        maker = EventMaker(self._responses, admitted.started.effective.output)
+        async with self._live.open(admitted.request, admitted.choices, deadline, waits_for_client=True) as stream:
             await stream.wait_accepted()
             # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
             await context.send_initial_metadata(())
@@ -86,14 +86,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             async with stream.interruptible():
                 with writer.watched():
                     await writer.write(inference_pb2.GenerateStreamResponse(started=admitted.started))
-                    while outputs := await stream.next_outputs():
-                        for output in outputs:
-                            if isinstance(output, PromptLogprobs):  # comes before all tokens
-                                await self._write_prompt_logprobs(output, _num_logprobs(admitted), writer)
-                        for event in gatherer.events(outputs):
+                    while await stream.wait_output():
+                        if stream.prompt_logprobs is not None:
+                            prompt_logprobs, stream.prompt_logprobs = stream.prompt_logprobs, None
+                            await self._write_prompt_logprobs(prompt_logprobs, _num_logprobs(admitted), writer)
+                        for event in maker.events(stream.choices):
+                            stream.mark_in_write(len(event.delta.token_ids))
                             await writer.write(event)
-                            stream.mark_written(len(event.delta.token_ids))
-                        await self._load.pace()
+                        stream.mark_in_write(0)
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
         entries, first_index = output.entries, 0
@@ -151,7 +151,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """End a live request."""
         if not request.request_id:
             raise InvalidArgument("request_id is empty, must name a request")
-        return inference_pb2.AbortResponse(was_live=self._live.abort(CALLER.get().scoped(request.request_id)))
+        return inference_pb2.AbortResponse(was_live=await self._live.abort(CALLER.get().scoped(request.request_id)))
 
     def _description(self) -> inference_pb2.Model:
         return inference_pb2.Model(

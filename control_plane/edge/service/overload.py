@@ -1,6 +1,7 @@
-"""Refuses requests early, and slows streams down, while there is too much to do."""
+"""Refuses requests early, and has streams gather their output, while there is too much to do."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -10,9 +11,14 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.inference.v1 import inference_pb2
 
-#: From here on streams pause between two writes for as long as the loop is late, but no longer than the second number: what comes meanwhile
-#: is joined, so that fewer messages are left to write, and the loop has time for new calls.
-_PACED_SECONDS, _MAX_PAUSE_SECONDS = 0.02, 0.5
+_LOOK_SECONDS = 0.05
+
+#: A loop that is later than this, or whose thread works for more than this share of the time, has streams gather their output for longer;
+#: one that has more time than the second share lets them gather less.
+_LATE_SECONDS, _BUSY_SHARE, _FREE_SHARE = 0.004, 0.7, 0.5
+
+#: How the window of streams begins, grows and shrinks from look to look.
+_FIRST_WINDOW_SECONDS, _GROWTH, _SHRINKAGE = 0.005, 1.5, 0.8
 
 #: From here on new calls are refused.
 _REFUSED_SECONDS = 1.0
@@ -24,8 +30,8 @@ class LagMetrics(Protocol):
     def observe_loop_lag(self, seconds: float) -> None:
         """A timer ran so late."""
 
-    def observe_paced_write(self) -> None:
-        """A stream paused."""
+    def observe_delta_window(self, seconds: float) -> None:
+        """Streams gather output for so long now."""
 
     def observe_late_refusal(self) -> None:
         """A call was refused."""
@@ -34,14 +40,40 @@ class LagMetrics(Protocol):
 class LoopLag:
     """How late the clients' event loop runs, and what follows from it. Belongs to that loop."""
 
-    def __init__(self, metrics: LagMetrics) -> None:
+    def __init__(self, metrics: LagMetrics, max_window_seconds: float) -> None:
         self._metrics = metrics
+        self._max_window_seconds = max_window_seconds
+        self._was_late = False
         self.seconds = 0.0  # lately
+        self.window_seconds = 0.0  # for which streams gather output
 
-    def observe(self, seconds: float) -> None:
-        """Note how late a timer ran: it counts in full at once, and half as much with each later one."""
-        self._metrics.observe_loop_lag(seconds)
-        self.seconds = max(seconds, self.seconds / 2)
+    async def watch(self) -> None:
+        """Look every 50 ms until cancelled."""
+        while True:
+            start, thread_start, process_start = time.monotonic(), time.thread_time(), time.process_time()
+            await asyncio.sleep(_LOOK_SECONDS)
+            passed = time.monotonic() - start
+            self.observe(max(0.0, passed - _LOOK_SECONDS), time.process_time() - process_start)
+            self.adapt_window((time.thread_time() - thread_start) / passed)
+
+    def observe(self, seconds: float, cpu_seconds: float) -> None:
+        """Note how late a timer ran: it counts in full at once, and half as much with each later one.
+
+        Of a timer that is late for once no more counts than the process has worked meanwhile: it may have been stopped.
+        """
+        counted = seconds if self._was_late else min(seconds, cpu_seconds)
+        self._was_late = seconds > _REFUSED_SECONDS
+        self._metrics.observe_loop_lag(counted)
+        self.seconds = max(counted, self.seconds / 2)
+
+    def adapt_window(self, busy_share: float) -> None:
+        """Let streams gather output for longer or shorter, by what the loop had to do lately."""
+        if busy_share > _BUSY_SHARE or self.seconds > _LATE_SECONDS:
+            self.window_seconds = min(max(_FIRST_WINDOW_SECONDS, self.window_seconds * _GROWTH), self._max_window_seconds)
+        elif busy_share < _FREE_SHARE:
+            shrunk = self.window_seconds * _SHRINKAGE
+            self.window_seconds = shrunk if shrunk >= _FIRST_WINDOW_SECONDS else 0.0
+        self._metrics.observe_delta_window(self.window_seconds)
 
     def require_room(self) -> None:
         """Raise ResourceExhausted when the loop runs so late that a new call would wait for each of its steps."""
@@ -51,12 +83,6 @@ class LoopLag:
             raise ResourceExhausted(
                 f"the server is overloaded: it runs {self.seconds:.1f} s late, limit {_REFUSED_SECONDS:g} s; retry in {retry:.1f} s", retry
             )
-
-    async def pace(self) -> None:
-        """Wait between two writes of a stream while the loop is late."""
-        if self.seconds > _PACED_SECONDS:
-            self._metrics.observe_paced_write()
-            await asyncio.sleep(min(self.seconds, _MAX_PAUSE_SECONDS))
 
 
 class LoadShedder:
@@ -83,10 +109,6 @@ class LoadShedder:
             yield
         finally:
             self._num_coming -= num_choices
-
-    async def pace(self) -> None:
-        """Wait between two writes of a stream while the loop is late: requests that come need it too."""
-        await self._lag.pace()
 
     def _require_room(self, num_choices: int, is_resume: bool) -> None:
         snapshot, (max_requests, max_tokens) = self._snapshot(), self._options.queue_limits(is_resume)

@@ -1,12 +1,9 @@
 """What the health service says: whether the process lives, a worker works, and a request would succeed now."""
 
 import asyncio
-import time
 from collections.abc import Callable
-from typing import Protocol
 
-from control_plane.edge.service.admission.context_limit import ContextLimit
-from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.edge.service.engine_port import EngineView
 from pypto_serving.process.health import HealthService
 
 #: Names by which health is asked for beside "" and our services, which both mean that a request would succeed now.
@@ -19,24 +16,13 @@ _UPDATE_SECONDS = 0.05
 _STUCK_SECONDS = 1.5
 
 
-class EngineView(Protocol):
-    """What any thread may read of the engine."""
-
-    @property
-    def snapshot(self) -> EngineSnapshot:
-        """Its latest snapshot."""
-
-    def seconds_since_turn(self) -> float:
-        """How long ago its event loop turned."""
-
-
 class Readiness:
     """Keeps the health service in step with the engine, and the limit that workers set. At first only the process lives."""
 
-    def __init__(self, health: HealthService, services: tuple[str, ...], context_limit: ContextLimit) -> None:
+    def __init__(self, health: HealthService, services: tuple[str, ...], set_limit: Callable[[int], None]) -> None:
         self._health = health
         self._services = ("", *services)
-        self._context_limit = context_limit
+        self._set_limit = set_limit
         self._is_draining = False
         self._num_late_updates = 0
         self._publish(is_live=True, has_worker=False, is_healthy=True)
@@ -51,17 +37,15 @@ class Readiness:
         """Set every state, and the context limit, by what the engine shows now."""
         snapshot = engine.snapshot
         if snapshot.max_model_len:
-            self._context_limit.set(snapshot.max_model_len)
+            self._set_limit(snapshot.max_model_len)
         self._num_late_updates = self._num_late_updates + 1 if engine.seconds_since_turn() > _STUCK_SECONDS else 0
         self._publish(is_live=self._num_late_updates < 2, has_worker=bool(snapshot.workers), is_healthy=snapshot.healthy)
 
-    async def keep_updated(self, engine: EngineView, observe_loop_lag: Callable[[float], None]) -> None:
-        """Update every 50 ms until cancelled; reports how late its own timer ran."""
+    async def keep_updated(self, engine: EngineView) -> None:
+        """Update every 50 ms until cancelled."""
         while True:
             self.update(engine)
-            due = time.monotonic() + _UPDATE_SECONDS
             await asyncio.sleep(_UPDATE_SECONDS)
-            observe_loop_lag(max(0.0, time.monotonic() - due))
 
     def _publish(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
         self._health.set(LIVENESS, is_live)

@@ -1,200 +1,105 @@
 """Output of one request on its way from the engine to the call that waits for it."""
 
 import asyncio
-from array import array
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import Literal
 
-from control_plane.edge.config import StreamOptions
+from control_plane.edge.service.backlog import Backlog
+from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import RequestError, error_of
-from control_plane.engine.ports import GenerationRequest, Output, RequestAccepted, RequestFailed, SequenceDelta, SequenceFinished
-
-#: What the parts of a delta take in memory.
-_TOKEN_BYTES, _ENTRY_BYTES, _ALTERNATIVE_BYTES = 40, 100, 110
-
-#: When all streams together have used half of what they may, each may use only so much of its own part.
-_SHORT_SHARE = 1 / 16
-
-#: No message of a stream can be smaller than what has been joined.
-MAX_JOINED = 64
-
-
-def memory_bytes(delta: SequenceDelta) -> int:
-    """What a delta takes in memory, roughly: with 20 alternatives 60 times as much as without log probabilities."""
-    num_alternatives = sum(len(entry.top) for entry in delta.logprobs)
-    logprob_bytes = len(delta.logprobs) * _ENTRY_BYTES + num_alternatives * _ALTERNATIVE_BYTES
-    return len(delta.token_ids) * _TOKEN_BYTES + len(delta.text) + logprob_bytes
-
-
-@dataclass(slots=True)
-class UnwrittenTotal:
-    """Bytes of all streams and unary answers that are not written yet."""
-
-    num_bytes: int = 0
-
-
-class Backlog:
-    """Counts what of one stream is not written yet; has its request held while that is too much. Without `options` nothing is ever held."""
-
-    def __init__(
-        self, options: StreamOptions | None, hold: Callable[[], None], unhold: Callable[[], None], total: UnwrittenTotal | None = None
-    ) -> None:
-        self._options = options
-        self._hold = hold
-        self._unhold = unhold
-        self._total = total or UnwrittenTotal()
-        self._num_bytes = 0
-        self._is_closed = False
-        self.num_tokens = 0
-        self.is_held = False
-
-    def add(self, num_tokens: int, num_bytes: int = 0) -> None:
-        """Tokens have come from the engine, which take so much memory."""
-        self.num_tokens += num_tokens
-        if not self._is_closed:
-            self._change_bytes(num_bytes)
-        if self._options is not None and not self.is_held and self._share(self._options) > 1:
-            self.is_held = True
-            self._hold()
-
-    def remove(self, num_tokens: int) -> None:
-        """Tokens have been written."""
-        assert num_tokens <= self.num_tokens, "more tokens were written than came"
-        if num_tokens:
-            self._change_bytes(-(self._num_bytes * num_tokens // self.num_tokens))
-        self.num_tokens -= num_tokens
-        if self._options is not None and self.is_held and self._share(self._options) < 0.5:
-            self.is_held = False
-            self._unhold()
-
-    def close(self) -> None:
-        """Nobody will write the rest."""
-        self._change_bytes(-self._num_bytes)
-        self._is_closed = True
-
-    def _change_bytes(self, difference: int) -> None:
-        self._num_bytes += difference
-        self._total.num_bytes += difference
-
-    def _share(self, options: StreamOptions) -> float:
-        """How much is unwritten, as a share of what may be."""
-        is_short = self._total.num_bytes > options.max_unwritten_total_bytes // 2
-        max_bytes = options.max_unwritten_bytes * (_SHORT_SHARE if is_short else 1)
-        return max(self.num_tokens / options.max_unwritten_tokens, self._num_bytes / max_bytes)
-
-
-def joined(outputs: Iterable[Output]) -> list[Output]:
-    """The same output with few deltas, each of at most `MAX_JOINED` tokens.
-
-    That of one choice stays in order, and tokens of other numerics stay apart.
-    """
-    done: list[Output] = []
-    open_deltas: dict[int, list[SequenceDelta]] = {}
-    num_tokens: Counter[int] = Counter()  # of the open ones, by choice
-    for output in outputs:
-        if not isinstance(output, SequenceDelta):
-            done += _close(open_deltas)
-            num_tokens.clear()
-            done.append(output)
-            continue
-        deltas = open_deltas.setdefault(output.choice, [])
-        if deltas and (deltas[-1].numerics_id != output.numerics_id or num_tokens[output.choice] + len(output.token_ids) > MAX_JOINED):
-            done.append(_join(deltas))
-            deltas.clear()
-            num_tokens[output.choice] = 0
-        deltas.append(output)
-        num_tokens[output.choice] += len(output.token_ids)
-    return done + _close(open_deltas)
-
-
-def _close(open_deltas: dict[int, list[SequenceDelta]]) -> list[Output]:
-    closed: list[Output] = [_join(deltas) for deltas in open_deltas.values()]
-    open_deltas.clear()
-    return closed
-
-
-def _join(deltas: list[SequenceDelta]) -> SequenceDelta:
-    if len(deltas) == 1:
-        return deltas[0]
-    first = deltas[0]
-    return SequenceDelta(
-        request_id=first.request_id,
-        choice=first.choice,
-        first_index=first.first_index,
-        token_ids=array("I", [token_id for delta in deltas for token_id in delta.token_ids]),
-        text="".join([delta.text for delta in deltas]),
-        logprobs=tuple([entry for delta in deltas for entry in delta.logprobs]),
-        numerics_id=first.numerics_id,
-    )
+from control_plane.engine.ports import GenerationRequest, PromptLogprobs, RequestFailed, SequenceFinished
 
 
 class RequestStream:
     """Output of one request that its call has not fetched yet; it piles up while the call is slow. Belongs to the clients' event loop."""
 
-    def __init__(self, request: GenerationRequest, backlog: Backlog) -> None:
+    def __init__(self, request: GenerationRequest, choices: Sequence[ChoiceOutput], backlog: Backlog) -> None:
+        """`choices`: those of the request, and those that had ended before it was submitted."""
         self.request = request
+        self.choices = choices
         self.backlog = backlog
+        self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self.num_successors = 0  # calls that wait for its end to take it over
+        self.is_ending = False  # what has come tells of an end: it is not to be gathered
+        self.is_in_turn = False  # it waits for its turn to write
+        self.next_write_time = 0.0  # until then it gathers output
+        self.has_stops = any(choice.has_stops for choice in choices)  # whether `look` is to be called
+        self.is_behind = True  # output is not taken as it comes: a message is on its way, or all is taken at the end
         self._num_unfinished = len(request.choices)
-        self._outputs: list[Output] = []
-        self._num_joined = 0  # outputs at the front that have been joined
-        self._num_returned_tokens = 0  # of tokens returned, those that are not written yet
+        self._num_in_write = 0  # tokens of a message on its way
         self._failed: RequestFailed | None = None
         self._answered = asyncio.Event()  # accepted or refused
         self._arrived = asyncio.Event()
         self._interrupt: asyncio.Timeout | None = None
         self._reason: RequestError | None = None
 
-    def put(self, output: Output) -> None:
-        """Add output of the request."""
+    # The engine's side
+
+    def accept(self) -> None:
+        """The engine has taken the request in; one without choices is done at once."""
         self._answered.set()
-        if isinstance(output, RequestAccepted):
-            return
-        if isinstance(output, RequestFailed):
-            self._failed = output
-        else:
-            self._keep(output)
+        self._end_if_finished()
+
+    def finish(self, choice: ChoiceOutput, finished: SequenceFinished) -> None:
+        """The engine has ended a choice."""
+        choice.finish(finished)
+        self.is_ending = True
+        self._num_unfinished -= 1
+        self._end_if_finished()
+
+    def fail(self, failed: RequestFailed) -> None:
+        """The engine has ended the request."""
+        self._failed = failed
+        self.is_ending = True
+        self._answered.set()
+        self.ended.set()
+
+    def look(self) -> list[ChoiceOutput]:
+        """Look for stop strings in what has arrived; returns the choices that they end."""
+        return [choice for choice in self.choices if choice.has_stops and choice.look()]
+
+    def stop_looking(self) -> None:
+        """Look no more: the text is broken."""
+        self.has_stops = False
+
+    def let_go(self) -> None:
+        """Let the call have what has come."""
+        self.is_ending = False
         self._arrived.set()
-        if self._failed or not self._num_unfinished:
-            self.ended.set()
+
+    # The call's side
 
     async def wait_accepted(self) -> None:
         """Wait until the engine has taken the request in; raises a RequestError when it refuses."""
         await self._answered.wait()
-        if self._failed and not self._outputs:
+        if self._failed and not any(choice.token_ids for choice in self.choices):
             raise error_of(self._failed)
 
-    async def next_outputs(self) -> Sequence[Output]:
-        """Wait for output and return all there is; empty once the request has ended, or a RequestError raised if it failed.
+    async def wait_output(self) -> bool:
+        """Wait until there is more to take; False once all has come and was there to be taken.
 
-        What was returned before counts as written.
+        Raises a RequestError when the request failed and what had come before was there to be taken.
         """
-        self.mark_written(self._num_returned_tokens)
-        if not self.ended.is_set():
+        if not self._arrived.is_set():
+            if self.ended.is_set() and not self.is_in_turn:
+                return self._raise_failure()
+            self.is_behind = False
             await self._arrived.wait()
         self._arrived.clear()
-        outputs, self._outputs = self._outputs, []
-        self._num_joined = 0
-        self._num_returned_tokens = self.backlog.num_tokens
-        if self._failed and not outputs:
-            raise error_of(self._failed)
-        return outputs
+        self.is_behind = True
+        return True
 
-    async def all_outputs(self) -> Sequence[Output]:
-        """Wait for the end and return all output; raises a RequestError if the request failed."""
+    async def wait_end(self) -> None:
+        """Wait until all has come; raises a RequestError if the request failed."""
         await self.ended.wait()
-        if self._failed:
-            raise error_of(self._failed)
-        return await self.next_outputs()
+        self._raise_failure()
 
-    def mark_written(self, num_tokens: int) -> None:
-        """So many of the tokens returned are on their way to the client."""
-        num_tokens = min(num_tokens, self._num_returned_tokens)
-        self._num_returned_tokens -= num_tokens
-        self.backlog.remove(num_tokens)
+    def mark_in_write(self, num_tokens: int) -> None:
+        """So many of the tokens taken are on their way to the client; all others are written."""
+        self._num_in_write = num_tokens
+        self.count_unwritten()
 
     @asynccontextmanager
     async def interruptible(self) -> AsyncIterator[None]:
@@ -219,12 +124,15 @@ class RequestStream:
         if self._interrupt is not None:
             self._interrupt.reschedule(asyncio.get_running_loop().time())
 
-    def _keep(self, output: Output) -> None:
-        self._outputs.append(output)
-        if isinstance(output, SequenceDelta):
-            self.backlog.add(len(output.token_ids), memory_bytes(output))
-            if len(self._outputs) - self._num_joined >= MAX_JOINED * self._num_unfinished:
-                self._outputs[self._num_joined :] = joined(self._outputs[self._num_joined :])
-                self._num_joined = len(self._outputs)
-        elif isinstance(output, SequenceFinished):
-            self._num_unfinished -= 1
+    def _raise_failure(self) -> Literal[False]:
+        if self._failed:
+            raise error_of(self._failed)
+        return False
+
+    def _end_if_finished(self) -> None:
+        if not self._num_unfinished:
+            self.ended.set()
+
+    def count_unwritten(self) -> None:
+        """See whether the client is too slow for what has come."""
+        self.backlog.set(self._num_in_write + sum([len(choice.token_ids) for choice in self.choices]))

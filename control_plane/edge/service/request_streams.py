@@ -2,40 +2,32 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from control_plane.edge.config import StreamOptions
+from control_plane.edge.service.backlog import Backlog, UnwrittenTotal, token_bytes
+from control_plane.edge.service.choice_output import ChoiceOutput
+from control_plane.edge.service.engine_port import EnginePort
 from control_plane.edge.service.errors import SHUTTING_DOWN, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
-from control_plane.edge.service.request_stream import Backlog, RequestStream, UnwrittenTotal
-from control_plane.engine.ports import Failure, GenerationRequest, Output, RequestFailed
+from control_plane.edge.service.request_stream import RequestStream
+from control_plane.edge.service.write_turns import Window, WriteTurns
+from control_plane.engine.ports import Failure, GenerationRequest, Outputs, RequestFailed
 
-
-class EnginePort(Protocol):
-    """What calls need of the engine, on the clients' event loop. A request that is not live is ignored."""
-
-    def submit(self, request: GenerationRequest) -> None:
-        """Hand a request over."""
-
-    def hold(self, request_id: str) -> None:
-        """Let a request pause: its client is slow."""
-
-    def unhold(self, request_id: str) -> None:
-        """Let a request go on."""
-
-    def end(self, request_id: str, failure: Failure, message: str) -> None:
-        """End a request if it is live; its RequestFailed follows."""
+_log = logging.getLogger(__name__)
 
 
 class RequestStreams:
-    """All requests that the engine has, by id. Implements the engine's OutputSink; the rest belongs to the clients' event loop."""
+    """All requests that the engine has, by id. Implements the engine's FrontEnd; all but `publish` belongs to the clients' event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, options: StreamOptions | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EnginePort, window: Window, options: StreamOptions | None = None) -> None:
         self.options = options or StreamOptions()
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
+        self._receivers: dict[int, tuple[ChoiceOutput, RequestStream]] = {}  # by the number of a choice that has not ended
+        self._turns = WriteTurns(loop, window)
         self._num_open = 0
         self._unwritten = UnwrittenTotal()
         self._is_closed = False
@@ -59,19 +51,46 @@ class RequestStreams:
         if self._is_closed:
             raise Unavailable(SHUTTING_DOWN)
 
-    def publish(self, outputs: Sequence[Output]) -> None:
-        """Hand the output of a pass of the engine's loop to the calls; called on the engine's thread, and hops once for all of it."""
-        self._loop.call_soon_threadsafe(self._deliver, outputs)
+    def publish(self, outputs: Outputs) -> None:
+        """Deliver what a pass brought; called on the engine's thread."""
+        self._loop.call_soon_threadsafe(self.deliver, outputs)
+
+    def deliver(self, outputs: Outputs) -> None:
+        """Hand the output of a pass to the calls. For a token as little is done as can be: there are many."""
+        touched: dict[RequestStream, None] = {}
+        self._deliver_beginnings(outputs, touched)
+        receivers = self._receivers
+        for number, token_id in zip(outputs.numbers, outputs.token_ids, strict=True):
+            receiver = receivers.get(number)
+            if receiver is not None:
+                receiver[0].token_ids.append(token_id)
+                touched[receiver[1]] = None
+        for place, entry in outputs.logprobs:
+            receiver = receivers.get(outputs.numbers[place])
+            if receiver is not None:
+                receiver[0].logprobs.append(entry)
+        stopped = [choice for stream in touched if stream.has_stops for choice in self._look(stream)]
+        self._deliver_ends(outputs, touched)
+        for choice in stopped:
+            if choice.number in receivers:
+                self._engine.finish(choice.number)
+        for stream in touched:
+            if stream.is_behind:
+                stream.count_unwritten()
+        self._turns.add(touched)
 
     @asynccontextmanager
-    async def open(self, request: GenerationRequest, deadline: Deadline, waits_for_client: bool = False) -> AsyncIterator[RequestStream]:
+    async def open(
+        self, request: GenerationRequest, choices: Sequence[ChoiceOutput], deadline: Deadline, waits_for_client: bool = False
+    ) -> AsyncIterator[RequestStream]:
         """Submit a request; it ends when the block is left before its end. Raises AlreadyExists and Unavailable.
 
         With `waits_for_client` it is held while too much of its output is not written.
         """
         await self._free_id(request)
         self.require_open()
-        stream = self._streams[request.request_id] = self._stream(request, waits_for_client)
+        stream = self._streams[request.request_id] = self._stream(request, choices, waits_for_client)
+        self._receivers |= {choice.number: (choice, stream) for choice in choices if not choice.is_finished}
         self._num_open += 1
         failure = Failure.CANCELLED
         try:
@@ -86,13 +105,9 @@ class RequestStreams:
             if not stream.ended.is_set():
                 self._engine.end(request.request_id, failure, "its call has ended")
 
-    def abort(self, request_id: str) -> bool:
-        """End a request; returns whether it was live."""
-        stream = self._streams.get(request_id)
-        if stream is None or stream.ended.is_set():
-            return False
-        self._engine.end(request_id, Failure.CANCELLED, "request aborted")
-        return True
+    async def abort(self, request_id: str) -> bool:
+        """End a request, which may be another front end's; returns whether it was live."""
+        return await self._engine.abort(request_id)
 
     def give_up(self, stream: RequestStream) -> None:
         """End the call of a client that takes nothing."""
@@ -113,9 +128,9 @@ class RequestStreams:
 
     def fail_all(self, message: str) -> None:
         """End every request with UNAVAILABLE, whatever the engine does."""
-        self._deliver([RequestFailed(request_id, Failure.UNAVAILABLE, message) for request_id in list(self._streams)])
+        self.deliver(Outputs(failed=[RequestFailed(request_id, Failure.UNAVAILABLE, message) for request_id in self._streams]))
 
-    def _stream(self, request: GenerationRequest, waits_for_client: bool) -> RequestStream:
+    def _stream(self, request: GenerationRequest, choices: Sequence[ChoiceOutput], waits_for_client: bool) -> RequestStream:
         request_id = request.request_id
 
         def hold() -> None:
@@ -128,8 +143,9 @@ class RequestStreams:
             if not stream.ended.is_set():  # the id may be another's by now
                 self._engine.unhold(request_id)
 
+        num_bytes = token_bytes(request.choices[0].sampling, choices[0].has_stops) if request.choices else 0
         options = self.options if waits_for_client else None
-        stream = RequestStream(request, Backlog(options, hold, unhold, self._unwritten))
+        stream = RequestStream(request, choices, Backlog(options, num_bytes, self._unwritten, hold, unhold))
         return stream
 
     async def _free_id(self, request: GenerationRequest) -> None:
@@ -152,15 +168,53 @@ class RequestStreams:
                 self._forget_ended(live)
 
     def _forget_ended(self, stream: RequestStream) -> None:
-        """Free the id of a request that has ended and that nobody takes over."""
-        is_over = stream.ended.is_set() and not stream.num_successors
-        if is_over and self._streams.get(stream.request.request_id) is stream:
+        """Nothing comes any more for a request that has ended; its id is free if nobody takes it over."""
+        if not stream.ended.is_set():
+            return
+        for choice in stream.choices:
+            self._receivers.pop(choice.number, None)
+        if not stream.num_successors and self._streams.get(stream.request.request_id) is stream:
             del self._streams[stream.request.request_id]
 
-    def _deliver(self, outputs: Sequence[Output]) -> None:
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is None or stream.ended.is_set():
-                continue
-            stream.put(output)
+    def _deliver_beginnings(self, outputs: Outputs, touched: dict[RequestStream, None]) -> None:
+        for stream in self._live(outputs.accepted):
+            stream.accept()
             self._forget_ended(stream)
+            touched[stream] = None
+        for logprobs in outputs.prompt_logprobs:
+            for stream in self._live([logprobs.request_id]):
+                stream.prompt_logprobs = logprobs
+                touched[stream] = None
+        for number, numerics_id in outputs.numerics:
+            if number in self._receivers:
+                self._receivers[number][0].change_numerics(numerics_id)
+
+    def _deliver_ends(self, outputs: Outputs, touched: dict[RequestStream, None]) -> None:
+        for finished in outputs.finished:
+            receiver = self._receivers.pop(finished.number, None)
+            if receiver is not None:
+                choice, stream = receiver
+                stream.finish(choice, finished)
+                self._forget_ended(stream)
+                touched[stream] = None
+        for failed in outputs.failed:
+            for stream in self._live([failed.request_id]):
+                stream.fail(failed)
+                self._forget_ended(stream)
+                touched[stream] = None
+
+    def _live(self, request_ids: Iterable[str]) -> list[RequestStream]:
+        """The streams of requests, without those that have ended."""
+        streams = [self._streams.get(request_id) for request_id in request_ids]
+        return [stream for stream in streams if stream is not None and not stream.ended.is_set()]
+
+    def _look(self, stream: RequestStream) -> list[ChoiceOutput]:
+        """The choices of a stream that a stop string ends; a text that breaks ends its request, and no other one."""
+        try:
+            return stream.look()
+        except Exception:
+            request_id = stream.request.request_id
+            _log.exception("text of request %s failed", request_id)
+            stream.stop_looking()
+            self._engine.end(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}")
+            return []

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -11,8 +10,9 @@ from typing import Any
 import grpc.aio
 
 from control_plane.core.step import TokenLogprob
+from control_plane.edge.service.choice_output import ChoiceEnd, ChoiceOutput, Delta
 from control_plane.edge.text.tokenizer import Tokenizer
-from control_plane.engine.ports import FinishReason, Output, PromptLogprobs, SequenceDelta, SequenceFinished
+from control_plane.engine.ports import FinishReason, PromptLogprobs
 from pypto_serving.inference.v1 import inference_pb2
 
 #: A message has log probabilities of so many tokens of the prompt: with all alternatives some 30 KB, which slow readers take in time too.
@@ -39,15 +39,14 @@ class ResponseBuilder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def delta(self, deltas: Sequence[SequenceDelta]) -> inference_pb2.Delta:
-        """One message for consecutive deltas of a choice."""
-        return inference_pb2.Delta(
-            choice=deltas[0].choice,
-            text="".join([delta.text for delta in deltas]),
-            token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
-            first_index=deltas[0].first_index,
-            logprobs=self.logprobs(entry for delta in deltas for entry in delta.logprobs),
+    def delta(self, delta: Delta) -> inference_pb2.Delta:
+        """Consecutive tokens of a choice."""
+        message = inference_pb2.Delta(
+            choice=delta.choice, text=delta.text, token_ids=delta.token_ids, first_index=delta.first_index, numerics_id=delta.numerics_id
         )
+        if delta.logprobs:
+            message.logprobs.extend(self.logprobs(delta.logprobs))
+        return message
 
     def logprobs(self, entries: Iterable[TokenLogprob]) -> list[inference_pb2.TokenLogprob]:
         """Log probabilities of tokens."""
@@ -75,10 +74,11 @@ class ResponseBuilder:
             return None
         return inference_pb2.GenerateStreamResponse(prompt_logprobs=inference_pb2.PromptLogprobs(entries=batch, first_index=first_index))
 
-    def finished(self, finished: SequenceFinished) -> inference_pb2.Finished:
+    def finished(self, end: ChoiceEnd) -> inference_pb2.Finished:
         """The end of a choice."""
+        finished = end.finished
         message = inference_pb2.Finished(
-            choice=finished.choice,
+            choice=end.choice,
             reason=_REASONS[finished.reason],
             usage=inference_pb2.Usage(
                 prompt_tokens=finished.num_prompt_tokens,
@@ -92,88 +92,72 @@ class ResponseBuilder:
                 num_readmissions=finished.num_readmissions,
             ),
         )
-        if isinstance(finished.matched_stop, str):
-            message.stop_string = finished.matched_stop
-        elif finished.matched_stop is not None:
-            message.stop_token_id = finished.matched_stop
+        if end.stop_string is not None:
+            message.stop_string = end.stop_string
+        elif finished.end_token_id is not None:
+            message.stop_token_id = finished.end_token_id
         return message
 
 
-def serialized_response(started: inference_pb2.Started, outputs: Sequence[Output], builder: ResponseBuilder) -> bytes:
-    """The answer of a unary call from all output of its request, in its form on the wire; for a thread.
+def serialized_response(
+    started: inference_pb2.Started, choices: Sequence[ChoiceOutput], prompt_logprobs: PromptLogprobs | None, builder: ResponseBuilder
+) -> bytes:
+    """The answer of a unary call from the output of all choices, which have finished, in its form on the wire; for a thread.
 
     Made of parts, whose forms one after the other are the form of the whole: no part is long to serialize.
     """
     parts = [inference_pb2.GenerateResponse(started=started).SerializeToString()]
-    # A resume leaves out choices that had finished.
-    ends = {output.choice: output for output in outputs if isinstance(output, SequenceFinished)}
-    usage = inference_pb2.Usage(prompt_tokens=started.num_prompt_tokens, cached_tokens=ends[min(ends)].num_cached_tokens)
-    for index in sorted(ends):
-        deltas = [output for output in outputs if isinstance(output, SequenceDelta) and output.choice == index]
-        choice = inference_pb2.Choice(index=index, finished=builder.finished(ends[index]))
-        if deltas:
-            joined = builder.delta(deltas)
-            choice.text = joined.text
-            choice.token_ids.extend(joined.token_ids)
-            choice.logprobs.extend(joined.logprobs)
+    usage = inference_pb2.Usage(prompt_tokens=started.num_prompt_tokens)
+    for output in choices:  # a resume leaves out those that had finished
+        choice = _whole(output, builder)
         parts.append(inference_pb2.GenerateResponse(choices=[choice]).SerializeToString())
-        usage.completion_tokens += ends[index].num_generated_tokens
-    for output in outputs:
-        if isinstance(output, PromptLogprobs):
-            entries = output.entries
-            while batch := builder.next_prompt_logprobs(entries):
-                parts.append(inference_pb2.GenerateResponse(prompt_logprobs=batch).SerializeToString())
+        usage.completion_tokens += choice.finished.usage.completion_tokens
+        if output is choices[0]:
+            usage.cached_tokens = choice.finished.usage.cached_tokens
+    entries = prompt_logprobs.entries if prompt_logprobs else iter(())
+    while batch := builder.next_prompt_logprobs(entries):
+        parts.append(inference_pb2.GenerateResponse(prompt_logprobs=batch).SerializeToString())
     parts.append(inference_pb2.GenerateResponse(usage=usage).SerializeToString())
     return b"".join(parts)
+
+
+def _whole(output: ChoiceOutput, builder: ResponseBuilder) -> inference_pb2.Choice:
+    """All output of a choice that has finished."""
+    choice = inference_pb2.Choice(index=output.index)
+    while delta := output.take(1, len(output.token_ids)):
+        message = builder.delta(delta)
+        choice.text += message.text
+        choice.token_ids.extend(message.token_ids)
+        choice.logprobs.extend(message.logprobs)
+    end = output.take_end()
+    assert end is not None, "the choice has not finished"
+    choice.finished.CopyFrom(builder.finished(end))
+    return choice
 
 
 def _finite(logprob: float) -> float:
     return _LOGPROB_FLOOR if math.isnan(logprob) else max(logprob, _LOGPROB_FLOOR)
 
 
-class DeltaGatherer:
-    """Joins deltas until there are enough tokens for a message. Log probabilities of the prompt do not come here."""
+class EventMaker:
+    """Makes the events of one stream out of what its choices have to be taken; the log probabilities of its prompt are not among them."""
 
     def __init__(self, builder: ResponseBuilder, output: inference_pb2.OutputOptions) -> None:
         self._builder = builder
         self._max_tokens = max(output.stream_interval, _MAX_DELTA_TOKENS)
         if output.logprobs:
             self._max_tokens = min(self._max_tokens, _MAX_LOGPROBS // (1 + output.top_logprobs))
-        self._interval = min(output.stream_interval, self._max_tokens)
-        self._gathered: dict[int, list[SequenceDelta]] = {}
-        self._numerics: dict[int, str] = {}  # last sent, by choice
-        self._num_gathered: Counter[int] = Counter()  # tokens, by choice
+        self._min_tokens = min(output.stream_interval, self._max_tokens)
 
-    def events(self, outputs: Sequence[Output]) -> Iterator[inference_pb2.GenerateStreamResponse]:
+    def events(self, choices: Iterable[ChoiceOutput]) -> Iterator[inference_pb2.GenerateStreamResponse]:
         """What can be sent now, each message made when the one before it is on its way."""
-        for output in outputs:
-            match output:
-                case SequenceDelta():
-                    yield from self._gather(output)
-                case SequenceFinished():
-                    yield from self._flush(output.choice)
-                    yield inference_pb2.GenerateStreamResponse(finished=self._builder.finished(output))
-        for choice in [choice for choice, count in self._num_gathered.items() if count >= self._interval]:
-            yield from self._flush(choice)
-
-    def _gather(self, delta: SequenceDelta) -> list[inference_pb2.GenerateStreamResponse]:
-        """Take a delta; what was gathered before goes first if it was computed in another way, and all of it if it is much."""
-        choice = delta.choice
-        before = self._gathered.get(choice)
-        events = self._flush(choice) if before and before[0].numerics_id != delta.numerics_id else []
-        self._gathered.setdefault(choice, []).append(delta)
-        self._num_gathered[choice] += len(delta.token_ids)
-        return events + self._flush(choice) if self._num_gathered[choice] >= self._max_tokens else events
-
-    def _flush(self, choice: int) -> list[inference_pb2.GenerateStreamResponse]:
-        deltas = self._gathered.pop(choice, None)
-        self._num_gathered[choice] = 0
-        if not deltas:
-            return []
-        message = self._builder.delta(deltas)
-        if self._numerics.get(choice) != deltas[0].numerics_id:
-            self._numerics[choice] = message.numerics_id = deltas[0].numerics_id
-        return [inference_pb2.GenerateStreamResponse(delta=message)]
+        for choice in choices:
+            num_pending = len(choice.token_ids)  # what comes while these are written is gathered for the next time
+            while (num_pending > 0 or choice.is_finished) and (delta := choice.take(self._min_tokens, self._max_tokens)):
+                num_pending -= len(delta.token_ids)
+                yield inference_pb2.GenerateStreamResponse(delta=self._builder.delta(delta))
+            if end := choice.take_end():
+                yield inference_pb2.GenerateStreamResponse(finished=self._builder.finished(end))
 
 
 class EventWriter:

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 #: Pauses before the first, second, ... start after lives that ended soon.
 _PAUSES_SECONDS = (0.0, 0.2, 1.0, 5.0)
 #: A life of at least this length, from where it served on, was no short one.
-_STEADY_SECONDS = 10.0
+_STEADY_SECONDS = 2.0
 #: So many starts in a row that came to nothing are enough.
 _MAX_FAILED_STARTS = 5
 _READ_BYTES = 65536
@@ -24,8 +24,8 @@ _READ_BYTES = 65536
 class Child:
     """Belongs to the supervisor's loop, which reads `output` and calls `reap`.
 
-    A child says on its standard output what the supervisor has to know, one JSON object a line. Its standard input ends with the
-    supervisor.
+    A child says on its standard output what the supervisor has to know, one JSON object a line, and every second that it is well. Its
+    standard input ends with the supervisor.
     """
 
     def __init__(self, name: str, command: Sequence[str], again: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,6 +41,7 @@ class Child:
         self._num_short_lives = 0
         self._serving_since: float | None = None  # in this life
         self._line = b""
+        self.silent_seconds = 0.0  # since it last said something
         self.due: float | None = None  # when it is to be started
 
     @property
@@ -66,7 +67,7 @@ class Child:
 
     def start(self) -> None:
         """Begin a life. In a process group of its own: an interrupt at the terminal is the supervisor's to pass on."""
-        self.due = None
+        self.due, self.silent_seconds = None, 0.0
         arguments = [*self._command, *(self._again if self.exit_code is not None else ()), *self._known_ports()]
         self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         assert self._process.stdout is not None
@@ -78,6 +79,7 @@ class Child:
             self._line += os.read(self.output, _READ_BYTES)
         except BlockingIOError:
             return []
+        self.silent_seconds = 0.0
         *lines, self._line = self._line.split(b"\n")
         said = [json.loads(line) for line in lines]
         for each in said:

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+_BEAT_SECONDS = 1.0
+
 
 def tell_parent(**said: object) -> None:
     """Tell the supervisor; without one that still listens nobody hears it."""
@@ -20,8 +22,8 @@ def tell_serving(ports: Mapping[str, int], shown: Mapping[str, object]) -> None:
     tell_parent(serving={"ports": dict(ports), **shown})
 
 
-def watch_parent(end: Callable[[], object]) -> None:
-    """Call `end` when the supervisor is gone, however it went; on the running event loop."""
+def attend_parent(end: Callable[[], object], is_well: Callable[[], bool] = lambda: True) -> None:
+    """Call `end` when the supervisor is gone, however it went; tell it every second that we are well. On the running event loop."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def look() -> None:
@@ -29,4 +31,10 @@ def watch_parent(end: Callable[[], object]) -> None:
             loop.remove_reader(descriptor)
             end()
 
+    def beat() -> None:
+        if is_well():
+            tell_parent(well=True)
+        loop.call_later(_BEAT_SECONDS, beat)
+
     loop.add_reader(descriptor, look)
+    beat()

@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _TURN_SECONDS = 1.0  # at most; what happens wakes the loop
 _KILL_SECONDS = 10.0  # for an end that was asked for, beside the time of a drain
+_MAX_SILENCE_SECONDS = 10.0  # of a process that serves
 
 
 class _Phase(enum.IntEnum):
@@ -30,10 +31,13 @@ class _Phase(enum.IntEnum):
 class Supervisor:
     """Belongs to the main thread, which also takes the signals."""
 
-    def __init__(self, scheduler: Child, front_ends: Sequence[Child], drain_seconds: float) -> None:
+    def __init__(
+        self, scheduler: Child, front_ends: Sequence[Child], drain_seconds: float, max_silence_seconds: float = _MAX_SILENCE_SECONDS
+    ) -> None:
         self._scheduler = scheduler
         self._front_ends = list(front_ends)
         self._drain_seconds = drain_seconds
+        self._max_silence_seconds = max_silence_seconds
         self._selector = selectors.DefaultSelector()
         self._phase = _Phase.STARTING
         self._exit_code = 0
@@ -42,12 +46,14 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until a signal, or until something cannot be started; returns the exit code."""
-        started_at = time.monotonic()
+        started_at = turned_at = time.monotonic()
         with self._signals():
             self._start(self._scheduler)
             while self._phase < _Phase.ENDED:
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
+                passed, turned_at = time.monotonic() - turned_at, time.monotonic()
+                self._kill_silent(min(passed, _TURN_SECONDS))  # while we were stopped ourselves nobody could be heard
                 self._reap()
                 self._start_due()
                 if self._phase is _Phase.STARTING and all(child.is_serving for child in self._children):
@@ -86,7 +92,8 @@ class Supervisor:
     def _stop(self, urgently: bool) -> None:
         """Drain, or end at once."""
         if self._phase < _Phase.DRAINING:
-            _log.info("draining", extra={"drain_seconds": self._drain_seconds})
+            if not self._exit_code:
+                _log.info("draining", extra={"drain_seconds": self._drain_seconds})
             self._phase = _Phase.DRAINING
             self._kill_at = time.monotonic() + self._drain_seconds + _KILL_SECONDS
             for child in self._front_ends:
@@ -96,6 +103,15 @@ class Supervisor:
             self._is_urgent = True
             self._kill_at = time.monotonic() + _KILL_SECONDS
             self._send(signal.SIGTERM, self._children)  # to front ends the second one
+
+    def _kill_silent(self, seconds: float) -> None:
+        """Time has passed. A process that is frozen, or whose loop hangs, is worth no more than a dead one."""
+        for child in self._children:
+            child.silent_seconds += seconds
+            if child.is_serving and child.silent_seconds > self._max_silence_seconds:
+                _log.error("a process is silent and is killed", extra={"part": child.name, "seconds": round(child.silent_seconds, 1)})
+                child.silent_seconds = 0.0
+                child.send(signal.SIGKILL)
 
     def _reap(self) -> None:
         for child in self._children:
@@ -115,7 +131,7 @@ class Supervisor:
             _log.error("a process died and is started again", extra={"part": child.name, "exit_code": child.exit_code})
 
     def _give_up(self, child: Child) -> None:
-        """What is wrong with a start the child has said on standard error, unless it was killed."""
+        """The child has said what is wrong, in one line on standard error, unless it was killed."""
         child.due = None
         assert child.exit_code is not None
         if child.exit_code <= 0:
@@ -151,7 +167,8 @@ class Supervisor:
             self._send(signal.SIGTERM, [self._scheduler])
         if self._phase is _Phase.STOPPING and not self._scheduler.is_alive:
             self._phase = _Phase.ENDED
-            _log.info("stopped")
+            if not self._exit_code:
+                _log.info("stopped")
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             self._send(signal.SIGKILL, self._children if self._is_urgent or self._phase is _Phase.STOPPING else self._front_ends)
@@ -162,7 +179,7 @@ class Supervisor:
 
     def _timeout(self) -> float:
         times = [child.due for child in self._children if child.due is not None] + ([self._kill_at] if self._kill_at else [])
-        return max(0.0, min((moment - time.monotonic() for moment in times), default=_TURN_SECONDS))
+        return max(0.0, min([_TURN_SECONDS, *(moment - time.monotonic() for moment in times)]))
 
     def _log_serving(self, seconds: float) -> None:
         extra = {name: value for child in self._children for name, value in child.served.items() if name != "ports"}

@@ -15,6 +15,9 @@ class Detokenizer(Protocol):
     def push(self, token_id: int) -> str:
         """Take one more token; returns the characters that are complete now."""
 
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Take many tokens; returns what pushing one after the other would, joined."""
+
     def finish(self) -> str:
         """Return what is left; an unfinished character becomes U+FFFD."""
 
@@ -45,6 +48,15 @@ class ByteDetokenizer:
     def push(self, token_id: int) -> str:
         """Add the bytes of a token; returns the characters that are complete now."""
         return self._add(self._table[token_id])
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Add the bytes of many tokens at once, those at the seam one by one."""
+        seam = ""
+        for count, token_id in enumerate(token_ids):
+            if not self._at_boundary:
+                return seam + self._add(b"".join(map(self._table.__getitem__, token_ids[count:])))
+            seam += self.push(token_id)
+        return seam
 
     def _add(self, piece: bytes) -> str:
         if self._at_boundary:

@@ -1,4 +1,4 @@
-"""The text of one sequence: stop strings, found across tokens and never shown in part, behind the engine's `TextStream`."""
+"""The text of one sequence: stop strings, found across tokens and never shown in part."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -149,7 +149,7 @@ class TextRules:
 
 
 class SequenceTextStream:
-    """Implements `control_plane.engine.ports.TextStream`; a pure function of the tokens pushed. Used on one thread at a time."""
+    """A pure function of the tokens pushed, which all are generated. Used on one thread at a time."""
 
     __slots__ = ("_detokenizer", "_matcher", "_num_exempt", "_rules")
 
@@ -160,8 +160,13 @@ class SequenceTextStream:
         self._num_exempt = rules.min_tokens - 1
 
     @property
+    def has_stops(self) -> bool:
+        """Whether a stop string can end the text: then each token has to be pushed at once, and by itself."""
+        return self._matcher is not None
+
+    @property
     def matched_stop(self) -> str | None:
-        """The stop string that has ended the text."""
+        """The stop string that has ended the text; from then on nothing may be pushed."""
         return self._matcher.matched if self._matcher else None
 
     def push(self, token_id: int) -> str:
@@ -176,6 +181,13 @@ class SequenceTextStream:
             self._num_exempt -= 1
             return text
         return self._matcher.push(text)
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Add many tokens of a text without stop strings; returns the text that may be shown now."""
+        assert self._matcher is None, "stop strings are looked for token by token"
+        if self._rules.end_texts.keys().isdisjoint(token_ids):
+            return self._detokenizer.push_all(token_ids)
+        return "".join([self.push(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
         """Return the text held back: nothing follows."""

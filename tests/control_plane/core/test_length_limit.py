@@ -29,10 +29,10 @@ def test_a_worker_that_comes_back_one_page_smaller_is_taken():
     bench.lose(bench.worker)
     bench.join(pages(249))
     bench.run(100)
-    assert len(bench.sink.output_of("r")) > 100
+    assert len(bench.front_end.output_of("r")) > 100
     bench.submit("long", max_tokens=3965)
     bench.turn()
-    assert not bench.sink.failed
+    assert not bench.front_end.failed
 
 
 def test_what_fits_runs_on_a_small_worker_and_the_rest_on_a_large_one():
@@ -43,7 +43,7 @@ def test_what_fits_runs_on_a_small_worker_and_the_rest_on_a_large_one():
     bench.run(3)
     assert [worker.num_running for worker in bench.engine.state().snapshot.workers] == [4, 1]
     bench.run()
-    assert len(bench.sink.finished) == 5
+    assert len(bench.front_end.finished) == 5
     assert limit(bench) == 320
 
 
@@ -56,20 +56,20 @@ def test_the_limit_falls_when_no_large_worker_has_been_there_for_the_grace_time(
     bench.submit("early", max_tokens=200)
     bench.submit("short", max_tokens=20)
     bench.run()
-    assert bench.sink.output_of("short") == solo((1, 2, 3), 20)
-    assert (limit(bench), bench.sink.failed) == (320, {})
+    assert bench.front_end.output_of("short") == solo((1, 2, 3), 20)
+    assert (limit(bench), bench.front_end.failed) == (320, {})
     bench.clock.now += 30.0
     bench.turn()
     assert limit(bench) == 64
     for name in ("running", "early"):
-        assert bench.sink.failed[name].failure is Failure.UNAVAILABLE
-        assert bench.sink.failed[name].message.endswith(" that holds 203 tokens (the largest holds 64) within 30 s")
+        assert bench.front_end.failed[name].failure is Failure.UNAVAILABLE
+        assert bench.front_end.failed[name].message.endswith(" that holds 203 tokens (the largest holds 64) within 30 s")
     bench.submit("late", max_tokens=200)
     bench.turn()
-    assert bench.sink.failed["late"].failure is Failure.INVALID_ARGUMENT
+    assert bench.front_end.failed["late"].failure is Failure.INVALID_ARGUMENT
     bench.submit("resumed", max_tokens=200, resumed=[4, 5], takes_over=True)
     bench.turn()
-    assert bench.sink.failed["resumed"].failure is Failure.UNAVAILABLE
+    assert bench.front_end.failed["resumed"].failure is Failure.UNAVAILABLE
 
 
 def test_a_large_worker_that_comes_back_in_time_goes_on_and_the_limit_stays():
@@ -84,7 +84,7 @@ def test_a_large_worker_that_comes_back_in_time_goes_on_and_the_limit_stays():
     bench.run()
     bench.clock.now += 20.0
     bench.turn()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 200)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 200)
     assert limit(bench) == 320
 
 
@@ -93,7 +93,7 @@ def test_the_limit_rises_when_a_larger_worker_comes():
     bench.join(pages(20, "large:1"))
     bench.submit("r", max_tokens=200)
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 200)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 200)
 
 
 def test_a_small_worker_that_drains_is_no_place_for_what_a_large_one_runs():
@@ -103,4 +103,4 @@ def test_a_small_worker_that_drains_is_no_place_for_what_a_large_one_runs():
     bench.join(pages(4, "small:1"))
     bench.engine.worker_draining(bench.worker)
     bench.run()
-    assert bench.sink.finished["r", 0].num_readmissions == 0
+    assert bench.front_end.finished["r", 0].num_readmissions == 0

@@ -25,8 +25,8 @@ def num_computed(bench: Bench) -> int:
 
 def assert_right(bench: Bench, name: str = "r", prompt=PROMPT, num_choices: int = 3, max_tokens: int = 8) -> None:
     for choice in range(num_choices):
-        assert bench.sink.output_of(name, choice) == solo(prompt, max_tokens, seed=choice)
-        assert (name, choice) in bench.sink.finished
+        assert bench.front_end.output_of(name, choice) == solo(prompt, max_tokens, seed=choice)
+        assert (name, choice) in bench.front_end.finished
     bench.assert_at_rest()
 
 
@@ -93,7 +93,7 @@ def test_pages_that_are_kept_give_way_to_a_request_that_would_not_fit_otherwise(
     bench.run(1)
     bench.submit("urgent", tuple(range(50, 80)), priority=-9, max_tokens=2)
     bench.run()
-    assert bench.sink.output_of("urgent") == solo(tuple(range(50, 80)), 2)
+    assert bench.front_end.output_of("urgent") == solo(tuple(range(50, 80)), 2)
     assert_right(bench, prompt=long, max_tokens=1)
 
 
@@ -103,7 +103,7 @@ def test_pages_that_are_kept_give_way_to_a_running_sequence():
     submit(bench, prompt=tuple(range(12)), num_choices=2, max_tokens=2)
     bench.submit("between", (3, 4), max_tokens=40, priority=-1)  # takes the lane of the leader before the sibling
     bench.run()
-    assert bench.sink.output_of("running") == solo((1, 2), 44)
+    assert bench.front_end.output_of("running") == solo((1, 2), 44)
     assert_right(bench, prompt=tuple(range(12)), num_choices=2, max_tokens=2)
 
 
@@ -113,12 +113,12 @@ def test_groups_whose_siblings_lack_what_the_others_keep_give_way():
     prompt = tuple(range(17))
     outputs = [solo(prompt, 20, seed=choice) for choice in range(2)]
     for name, priority in (("first", 0), ("second", -1)):
-        leader = make_choice(0, stop=(f"<{outputs[0][0]}>",))
-        sibling = make_choice(1, sampling=SamplingParams(seed=1), resumed=outputs[1][:15])
-        bench.submit(name, prompt, max_tokens=20, priority=priority, choices=[leader, sibling])
+        choices = [make_choice(0), make_choice(1, sampling=SamplingParams(seed=1), resumed=outputs[1][:15])]
+        ends = frozenset({outputs[0][0]}) - {*outputs[1]}  # of the leader
+        bench.submit(name, prompt, max_tokens=20, priority=priority, choices=choices, end_token_ids=ends)
         bench.turn()
     bench.run()
-    assert [bench.sink.output_of(name, 1) for name in ("first", "second")] == [outputs[1][15:]] * 2
+    assert [bench.front_end.output_of(name, 1) for name in ("first", "second")] == [outputs[1][15:]] * 2
     bench.assert_at_rest()
 
 
@@ -155,10 +155,10 @@ def test_a_request_can_be_held_at_any_moment(num_rounds):
     bench = Bench(describe(max_lanes=2), prefix_caching=False, max_step_tokens=4)
     submit(bench)
     bench.run(num_rounds)
-    bench.engine.hold("r")
+    bench.hold("r")
     bench.run()
     assert bench.scheduler.replicas[0].kv.counts().referenced == 0
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
     assert_right(bench)
 
@@ -168,9 +168,9 @@ def test_a_request_can_be_aborted_at_any_moment(num_rounds):
     bench = Bench(describe(max_lanes=2), prefix_caching=False, max_step_tokens=4)
     submit(bench)
     bench.run(num_rounds)
-    bench.abort("r")
+    bench.engine.abort("r")
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.CANCELLED
+    assert bench.front_end.failed["r"].failure is Failure.CANCELLED
     bench.assert_at_rest()
 
 
@@ -221,5 +221,5 @@ def test_resumed_choices_share_their_prompt():
     bench.submit("r", PROMPT, choices=choices)
     bench.run()
     assert [admission.num_computed_tokens for admission in admissions(bench)] == [0, 8, 8]
-    assert [bench.sink.output_of("r", choice) for choice in range(3)] == [outputs[0], outputs[1][2:], outputs[2][4:]]
+    assert [bench.front_end.output_of("r", choice) for choice in range(3)] == [outputs[0], outputs[1][2:], outputs[2][4:]]
     bench.assert_at_rest()

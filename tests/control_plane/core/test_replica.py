@@ -90,8 +90,8 @@ def test_twenty_innocents_live_beside_one_poison(num_workers, fails):
         fleet.submit(f"r{index}", (index, 1, 2), max_tokens=12)
     fleet.submit("poison", (96, 1, 2, 3), max_tokens=12)
     fleet.run_out(400)
-    assert fleet.sink.failed["poison"].failure is Failure.ABORTED
-    assert [fleet.sink.output_of(f"r{index}") for index in range(20)] == [solo((index, 1, 2), 12) for index in range(20)]
+    assert fleet.front_end.failed["poison"].failure is Failure.ABORTED
+    assert [fleet.front_end.output_of(f"r{index}") for index in range(20)] == [solo((index, 1, 2), 12) for index in range(20)]
     assert fleet.num_losses <= 2 + MAX_LOSSES
     fleet.assert_at_rest()
 
@@ -106,14 +106,14 @@ def test_a_long_prompt_that_makes_progress_is_no_poison():
         bench.lose(bench.worker)
         bench.join(describe(groups=[(16, 400, None)]))
     bench.run()
-    assert bench.sink.output_of("r") == solo(prompt, 2)
+    assert bench.front_end.output_of("r") == solo(prompt, 2)
 
 
 def test_what_was_computed_before_is_no_progress():
     fleet = Fleet(1, {96: 100}, max_losses=MAX_LOSSES, max_step_tokens=16, max_steps_in_flight=1, prefix_caching=False)
     fleet.submit("poison", (96, *range(90), *range(30)), max_tokens=2)
     fleet.run_out(100)
-    assert fleet.sink.failed["poison"].failure is Failure.ABORTED
+    assert fleet.front_end.failed["poison"].failure is Failure.ABORTED
     assert fleet.num_losses == MAX_LOSSES
 
 
@@ -126,10 +126,10 @@ def test_others_run_in_every_other_step_while_a_suspect_computes_its_prompt_agai
     bench.submit("other", (1, 2), max_tokens=30)
     bench.join(describe(address="b:1", groups=[(4, 400, None)]))
     bench.run(20)
-    assert len(bench.sink.output_of("other")) >= 9
+    assert len(bench.front_end.output_of("other")) >= 9
     assert all(len(lanes_of(step)) <= 1 for step in bench.worker.history[:20] if step.num_tokens > 1)
     bench.run()
-    assert bench.sink.output_of("suspect") == solo(prompt, 2)
+    assert bench.front_end.output_of("suspect") == solo(prompt, 2)
 
 
 def lanes_of(step) -> list[int]:
@@ -155,8 +155,8 @@ def test_no_innocent_ends_and_each_poison_ends_after_a_bounded_number_of_losses(
     fleet.run_out(3000)
     for name, prompt in enumerate(prompts):
         if name in deadly:
-            assert fleet.sink.failed[f"r{name}"].failure is Failure.ABORTED
+            assert fleet.front_end.failed[f"r{name}"].failure is Failure.ABORTED
         else:
-            assert fleet.sink.output_of(f"r{name}") == solo(prompt, 8)
+            assert fleet.front_end.output_of(f"r{name}") == solo(prompt, 8)
     assert fleet.num_losses <= len(deadly) * (2 + MAX_LOSSES)
     fleet.assert_at_rest()

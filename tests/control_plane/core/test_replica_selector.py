@@ -43,7 +43,7 @@ def test_generated_tokens_keep_their_numerics_id():
     assert bench.engine.state().snapshot.num_waiting_for_worker == 1
     bench.join(home.description)
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 20)
 
 
 def test_a_sequence_whose_numerics_are_gone_ends_after_the_grace_time():
@@ -53,7 +53,7 @@ def test_a_sequence_whose_numerics_are_gone_ends_after_the_grace_time():
     bench.lose(next(worker for worker in bench.workers if worker.history))
     bench.clock.now += 31.0
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.UNAVAILABLE
+    assert bench.front_end.failed["r"].failure is Failure.UNAVAILABLE
 
 
 def test_a_change_of_numerics_can_be_allowed_and_is_counted():
@@ -62,7 +62,7 @@ def test_a_change_of_numerics_can_be_allowed_and_is_counted():
     bench.run(3)
     bench.lose(next(worker for worker in bench.workers if worker.history))
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 20)
     assert bench.metrics.total("numerics_changes") == 1
 
 
@@ -74,7 +74,7 @@ def test_a_request_that_takes_every_worker_down_is_given_up():
         bench.lose(bench.worker)
         bench.join(describe())
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.ABORTED
+    assert bench.front_end.failed["r"].failure is Failure.ABORTED
     assert bench.metrics.total("replays_exhausted") == 1
     bench.assert_at_rest()
 
@@ -87,7 +87,7 @@ def test_losses_with_tokens_in_between_do_not_count():
         bench.lose(bench.worker)
         bench.join(describe())
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 20)
 
 
 def test_a_step_that_always_fails_does_not_run_for_ever():
@@ -100,8 +100,8 @@ def test_a_step_that_always_fails_does_not_run_for_ever():
         bench.turn()
         bench.worker.finish_reset()
         bench.turn()
-    assert bench.sink.failed["r"].failure is Failure.ABORTED
-    assert "out of memory" in bench.sink.failed["r"].message
+    assert bench.front_end.failed["r"].failure is Failure.ABORTED
+    assert "out of memory" in bench.front_end.failed["r"].message
 
 
 def test_a_draining_worker_hands_its_sequences_over():
@@ -112,8 +112,8 @@ def test_a_draining_worker_hands_its_sequences_over():
     bench.engine.worker_draining(home)
     bench.run()
     assert not home.lanes
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
-    assert bench.sink.finished["r", 0].num_readmissions == 1
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 20)
+    assert bench.front_end.finished["r", 0].num_readmissions == 1
 
 
 def test_the_last_draining_worker_finishes_its_sequences():
@@ -123,7 +123,7 @@ def test_the_last_draining_worker_finishes_its_sequences():
     bench.engine.worker_draining(bench.worker)
     bench.submit("new")
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 20)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 20)
     assert bench.engine.state().snapshot.num_waiting_for_worker == 1
 
 
@@ -153,7 +153,7 @@ def test_requests_that_want_a_busy_worker_hide_nobody_from_an_idle_one():
     assert len(busy.steps) == num_sent == 2
     assert (1, 2, 3) in [tuple(admission.token_ids) for step in idle.steps for admission in step.admissions]
     bench.run()
-    assert len(bench.sink.finished) == 44
+    assert len(bench.front_end.finished) == 44
 
 
 def home_of(bench: Bench, *token_ids: int) -> StrictWorker:
@@ -174,7 +174,7 @@ def test_pages_for_a_big_request_are_saved_on_the_worker_that_can_promise_them_s
     for index in range(19):
         bench.submit(f"small{index}", (index, 2), max_tokens=2)
         bench.run(1)
-    assert len(bench.sink.finished) > 10, "small ones run elsewhere all the time"
+    assert len(bench.front_end.finished) > 10, "small ones run elsewhere all the time"
     small = {worker: sum(len(step.admissions) for step in worker.history[before[worker] :]) for worker in bench.workers}
     assert small.pop(soonest) <= 3
     assert min(small.values()) > 3

@@ -12,7 +12,7 @@ def admission_order(bench: Bench) -> list[tuple[int, ...]]:
 
 
 def finish_order(bench: Bench) -> list[str]:
-    return [name for name, _ in bench.sink.finished]
+    return [name for name, _ in bench.front_end.finished]
 
 
 def two_workers(**changes) -> Bench:
@@ -66,7 +66,7 @@ def test_a_request_that_does_not_fit_blocks_nobody():
     bench.submit("big", tuple(range(60)), max_tokens=5)
     bench.submit("small", max_tokens=2)
     bench.run(5)
-    assert ("small", 0) in bench.sink.finished
+    assert ("small", 0) in bench.front_end.finished
 
 
 def submit_big(bench: Bench, first: int, num: int, num_tokens: int = 140) -> None:
@@ -88,9 +88,9 @@ def test_many_requests_that_do_not_fit_block_nobody(num_big):
     submit_big(bench, 0, num_big)
     bench.submit("small", (1, 2), max_tokens=2)
     num_sent = len(bench.worker.history)
-    while ("small", 0) not in bench.sink.finished:
+    while ("small", 0) not in bench.front_end.finished:
         bench.run(1)
-    assert ("running", 0) not in bench.sink.finished
+    assert ("running", 0) not in bench.front_end.finished
     assert len(bench.worker.history) - num_sent < 8 + num_big / 8
 
 
@@ -100,7 +100,7 @@ def test_a_newcomer_is_looked_at_at_once_however_many_wait():
     bench.run(40)
     bench.submit("small", (1, 2), max_tokens=2)
     bench.run(5)
-    assert ("small", 0) in bench.sink.finished
+    assert ("small", 0) in bench.front_end.finished
 
 
 def test_a_request_in_the_middle_is_looked_at_again_when_pages_become_free():
@@ -113,7 +113,7 @@ def test_a_request_in_the_middle_is_looked_at_again_when_pages_become_free():
     submit_big(bench, 40, 40)
     bench.run(12)
     assert len(admission_order(bench)) == 2
-    bench.abort("gone")
+    bench.engine.abort("gone")
     bench.run(25)
     assert admission_order(bench)[2:] == [tuple(range(40))]
 
@@ -156,14 +156,14 @@ def test_a_worker_that_does_not_answer_keeps_nobody_from_another_one():
         bench.submit(name, max_tokens=60)
     bench.turn()
     silent, other = bench.workers
-    bench.abort("a")  # the silent worker has less to do, and takes no step
+    bench.engine.abort("a")  # the silent worker has less to do, and takes no step
     for index in range(40):
         bench.submit(f"r{index}", (index, 2), max_tokens=1)
     for _ in range(10):
         other.run_step()
         bench.turn()
     assert len(silent.steps) == len(silent.history) == 2
-    assert len(bench.sink.finished) > 20
+    assert len(bench.front_end.finished) > 20
 
 
 def test_the_tokens_hashed_in_one_pass_are_bounded():
@@ -175,7 +175,7 @@ def test_the_tokens_hashed_in_one_pass_are_bounded():
     bench.turn()
     assert sum(sequence.hashes.num_tokens for sequence in bench.engine._requests._choices) <= 16_384 + 4000
     bench.run()
-    assert len(bench.sink.finished) == 9
+    assert len(bench.front_end.finished) == 9
 
 
 def test_prompts_that_cost_no_budget_make_no_step_of_any_size(monkeypatch):
@@ -188,4 +188,4 @@ def test_prompts_that_cost_no_budget_make_no_step_of_any_size(monkeypatch):
         bench.submit(f"cached {number}", (*prompt, number))
     bench.run()
     admitted = [sum(len(admission.token_ids) for admission in step.admissions) for step in bench.worker.history[1:]]
-    assert max(admitted) == 3 * 41 and len(bench.sink.finished) == 21
+    assert max(admitted) == 3 * 41 and len(bench.front_end.finished) == 21

@@ -8,7 +8,7 @@ from control_plane.engine.ports import Failure
 
 
 def finish_order(bench: Bench) -> list[str]:
-    return [name for name, _ in bench.sink.finished]
+    return [name for name, _ in bench.front_end.finished]
 
 
 # Budget
@@ -20,9 +20,9 @@ def test_every_decode_runs_in_every_step_beside_a_long_prefill():
         bench.submit(f"decode{index}", (index, 1), max_tokens=40)
     bench.run(2)
     bench.submit("long", tuple(range(90)) * 2, max_tokens=1)
-    before = len(bench.sink.output_of("decode3"))
+    before = len(bench.front_end.output_of("decode3"))
     bench.run(10)
-    assert len(bench.sink.output_of("decode3")) == before + 10
+    assert len(bench.front_end.output_of("decode3")) == before + 10
 
 
 def test_a_short_request_starts_while_a_huge_prompt_prefills():
@@ -31,8 +31,8 @@ def test_a_short_request_starts_while_a_huge_prompt_prefills():
     bench.run(1)
     bench.submit("short", max_tokens=1)
     bench.run(2)
-    assert ("short", 0) in bench.sink.finished
-    assert ("huge", 0) not in bench.sink.finished
+    assert ("short", 0) in bench.front_end.finished
+    assert ("huge", 0) not in bench.front_end.finished
 
 
 def test_a_lone_prefill_takes_the_whole_budget():
@@ -60,7 +60,7 @@ def test_no_more_sequences_run_than_the_budget_has_tokens():
     for index in range(6):
         bench.submit(f"r{index}", (index, 1))
     bench.run()
-    assert all(len(bench.sink.output_of(f"r{index}")) == 8 for index in range(6))
+    assert all(len(bench.front_end.output_of(f"r{index}")) == 8 for index in range(6))
 
 
 # Steps
@@ -98,7 +98,7 @@ def test_an_undisturbed_load_never_resets_the_worker():
         ends = frozenset(range(0, 90, 9)) if index % 2 else frozenset()
         bench.submit(f"r{index}", (index, 1, 2), max_tokens=40, end_token_ids=ends)
     bench.run(7)
-    bench.abort("r5")
+    bench.engine.abort("r5")
     bench.run()
     assert bench.worker.num_resets == 0
     assert bench.metrics.total("preemptions") > 0
@@ -112,8 +112,8 @@ def test_the_last_in_the_order_is_preempted():
     bench.submit("important", (1, 2), max_tokens=40, priority=-1)
     bench.submit("other", (3, 4), max_tokens=40)
     bench.run()
-    assert bench.sink.finished["important", 0].num_readmissions == 0
-    assert bench.sink.finished["other", 0].num_readmissions > 0
+    assert bench.front_end.finished["important", 0].num_readmissions == 0
+    assert bench.front_end.finished["other", 0].num_readmissions > 0
     assert finish_order(bench) == ["important", "other"]
 
 
@@ -135,7 +135,7 @@ def test_a_later_sequence_leaves_the_pages_that_an_earlier_one_waits_for():
     while len(bench.worker.history) < 5:
         bench.worker.run_step()
         bench.turn()
-    bench.abort("gone")
+    bench.engine.abort("gone")
     bench.worker.run_step()
     bench.turn()
     step = bench.worker.history[-1]
@@ -143,7 +143,7 @@ def test_a_later_sequence_leaves_the_pages_that_an_earlier_one_waits_for():
     assert not step.grown_lanes
     bench.run()
     assert bench.metrics.total("preemptions") == 0
-    assert [len(bench.sink.output_of(name)) for name in ("first", "second")] == [8, 8]
+    assert [len(bench.front_end.output_of(name)) for name in ("first", "second")] == [8, 8]
 
 
 def test_a_prefill_leaves_the_pages_that_a_decode_waits_for():
@@ -155,21 +155,21 @@ def test_a_prefill_leaves_the_pages_that_a_decode_waits_for():
     bench.run(1)
     bench.submit("prefill", tuple(range(20)))
     bench.run(2)
-    bench.abort("gone")
+    bench.engine.abort("gone")
     bench.run(1)
     step = bench.worker.history[-1]
     assert list(step.chunk_tokens) == [0, 2]
     assert not step.grown_lanes
     bench.run()
-    assert bench.sink.output_of("decode") == solo((1, 2, 3, 4), 8)
-    assert bench.sink.output_of("prefill") == solo(tuple(range(20)), 8)
+    assert bench.front_end.output_of("decode") == solo((1, 2, 3, 4), 8)
+    assert bench.front_end.output_of("prefill") == solo(tuple(range(20)), 8)
 
 
 def test_a_sequence_alone_uses_the_whole_pool():
     bench = Bench(describe(groups=[(4, 10, None)]))
     bench.submit("r", max_tokens=37)
     bench.run()
-    assert bench.sink.output_of("r") == solo((1, 2, 3), 37)
+    assert bench.front_end.output_of("r") == solo((1, 2, 3), 37)
     assert bench.metrics.total("preemptions") == 0
 
 
@@ -179,10 +179,10 @@ def test_a_preempted_request_can_be_aborted():
     bench.submit("b", (3, 4), max_tokens=40)
     while not bench.metrics.total("preemptions") if bench.metrics.passes else True:
         bench.run(1)
-    bench.abort("b")
+    bench.engine.abort("b")
     bench.run()
-    assert bench.sink.failed["b"].failure is Failure.CANCELLED
-    assert bench.sink.output_of("a") == solo((1, 2), 40)
+    assert bench.front_end.failed["b"].failure is Failure.CANCELLED
+    assert bench.front_end.output_of("a") == solo((1, 2), 40)
     bench.assert_at_rest()
 
 
@@ -195,8 +195,8 @@ def test_a_hit_leaves_a_token_to_compute(length, cached):
     for name in ("first", "second"):
         bench.submit(name, tuple(range(length)), max_tokens=2)
         bench.run()
-    assert bench.sink.finished["second", 0].num_cached_tokens == cached
-    assert bench.sink.output_of("second") == solo(tuple(range(length)), 2)
+    assert bench.front_end.finished["second", 0].num_cached_tokens == cached
+    assert bench.front_end.output_of("second") == solo(tuple(range(length)), 2)
 
 
 def test_salts_separate_caches():
@@ -205,7 +205,7 @@ def test_salts_separate_caches():
     for index, salt in enumerate(["a", "b", "", "a"]):
         bench.submit(f"r{index}", tuple(range(12)), cache_salt=salt)
         bench.run()
-        found.append(bench.sink.finished[f"r{index}", 0].num_cached_tokens)
+        found.append(bench.front_end.finished[f"r{index}", 0].num_cached_tokens)
     assert found == [0, 0, 0, 8]
 
 
@@ -213,10 +213,10 @@ def test_generated_pages_are_found_by_the_next_turn_of_a_conversation():
     bench = Bench()
     bench.submit("first", (1, 2, 3), max_tokens=14)
     bench.run()
-    prompt = (1, 2, 3, *bench.sink.output_of("first"), 4, 5)
+    prompt = (1, 2, 3, *bench.front_end.output_of("first"), 4, 5)
     bench.submit("second", prompt)
     bench.run()
-    assert bench.sink.finished["second", 0].num_cached_tokens == 16
+    assert bench.front_end.finished["second", 0].num_cached_tokens == 16
 
 
 def test_preemption_does_not_change_the_cached_tokens_that_are_told():
@@ -224,8 +224,8 @@ def test_preemption_does_not_change_the_cached_tokens_that_are_told():
     bench.submit("a", (1, 2), max_tokens=40)
     bench.submit("b", (3, 4), max_tokens=40)
     bench.run()
-    assert bench.sink.finished["b", 0].num_readmissions > 0
-    assert bench.sink.finished["b", 0].num_cached_tokens == 0
+    assert bench.front_end.finished["b", 0].num_readmissions > 0
+    assert bench.front_end.finished["b", 0].num_cached_tokens == 0
 
 
 def test_the_cache_can_be_switched_off():
@@ -233,4 +233,4 @@ def test_the_cache_can_be_switched_off():
     for name in ("first", "second"):
         bench.submit(name, tuple(range(12)))
         bench.run()
-    assert bench.sink.finished["second", 0].num_cached_tokens == 0
+    assert bench.front_end.finished["second", 0].num_cached_tokens == 0

@@ -130,9 +130,9 @@ class Machine:
             assert all(rank(other) < rank(victim) for victim in victims for other in ran.keys() - victims)
         for replica, step in steps:
             runs = replica._in_flight[0].runs
-            tokens = {(run.lane, generation): 1 for run, generation, _, samples in runs if samples}
+            tokens = {run.lane: 1 for run, _, _, samples in runs if samples}
             updates = self.scheduler.update(replica, StepResult(step.step_id, tokens))
-            for each, _, _ in updates.tokens:
+            for each in updates.sequences:
                 if len(each.token_ids) == each.final_length:
                     self.end(each)
         self.scheduler.check_integrity()
@@ -196,13 +196,13 @@ def test_requests_of_an_engine_finish_in_the_order_of_priority_however_long_othe
     bench = Bench(describe(max_lanes=1), ageing_seconds=math.inf)
     bench.submit("patient", priority=3, arrival_time=0.0)
     bench.submit("paused", priority=-1, arrival_time=5.0)
-    bench.engine.hold("paused")
+    bench.hold("paused")
     for name, priority in (("third", 2), ("first", 0), ("second", 0)):
         bench.submit(name, priority=priority, arrival_time=1e9)
     bench.turn()
-    bench.engine.unhold("paused")
+    bench.unhold("paused")
     bench.run()
-    assert [name for name, _ in bench.sink.finished] == ["first", "paused", "second", "third", "patient"]
+    assert [name for name, _ in bench.front_end.finished] == ["first", "paused", "second", "third", "patient"]
 
 
 def test_the_highest_number_is_preempted_however_long_it_has_run():
@@ -212,4 +212,4 @@ def test_the_highest_number_is_preempted_however_long_it_has_run():
     bench.submit("new", (4, 5, 6), max_tokens=40, priority=0, arrival_time=1e9)
     bench.run()
     assert bench.scheduler.counters.preemptions
-    assert [name for name, _ in bench.sink.finished] == ["new", "old"]
+    assert [name for name, _ in bench.front_end.finished] == ["new", "old"]

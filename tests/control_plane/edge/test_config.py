@@ -1,13 +1,14 @@
 """Flags over environment over file over defaults, of three programs."""
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from control_plane.edge.access.options import PeerTls
-from control_plane.edge.config import ServedAddress
+from control_plane.edge.config import Part, ServedAddress
 from control_plane.edge.flags.programs import read_config, read_front_end_config, read_scheduler_config
 from control_plane.edge.service.admission.parameters import SAMPLING_DEFAULTS
 from pypto_serving.process.credentials.files import TlsFiles
@@ -54,6 +55,23 @@ def test_flags_go_before_the_environment_and_that_before_a_file(tmp_path: Path, 
     config = read_config(["--model", "m", "--config", str(file), "--port", "100"])
     assert (config.front_end.address.port, config.scheduler.metrics.port, config.scheduler.announce.port) == (100, 20, 3)
     assert config.scheduler.workers == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(("num_cores", "num_front_ends"), [(1, 0), (3, 0), (4, 2), (6, 3), (64, 4)])
+def test_a_small_machine_has_one_process(num_cores: int, num_front_ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(num_cores)))
+    assert read_config(["--model", "m"]).num_front_ends == num_front_ends
+    assert read_config(["--model", "m", "--frontends", "1"]).num_front_ends == 1
+
+
+def test_parts_of_a_control_plane_meet_at_a_socket() -> None:
+    flags = "--frontends 2 --admin-port 7 --metrics-port 8 --scheduler-grace-seconds 9 --socket /run/s --part"
+    scheduler, first, second = (read_config(["--model", "m", *flags.split(), part]) for part in ("scheduler", "0", "1"))
+    assert (scheduler.part, first.part) == (Part.SCHEDULER, Part.FRONT_END)
+    assert scheduler.scheduler.front_ends and scheduler.scheduler.front_ends.socket == Path("/run/s")
+    assert first.front_end.link and (first.front_end.link.addresses, first.front_end.link.grace_seconds) == (("unix:/run/s",), 9.0)
+    assert (first.front_end.admin, second.front_end.admin) == (ServedAddress("127.0.0.1", 7), None)
+    assert (second.front_end.name, second.front_end.shares_port, second.front_end.metrics) == ("1", True, None)
 
 
 def test_each_program_has_an_environment_and_a_table_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ async def test_ops_03_a_reader_that_stopped_is_not_waited_for(model: Path, worke
 async def test_requests_that_wait_for_the_first_worker_are_refused(model: Path) -> None:
     async with running(model) as server:
         waiting = asyncio.ensure_future(server.stub.Generate(pb.GenerateRequest(spec=spec(5))))
-        while not server.plane._context_limit.num_waiting:
+        while not server.plane.front_end.context_limit.num_waiting:
             await asyncio.sleep(0.005)
         server.stop.request_stop()
         assert (await status_of(waiting), await server.task) == (grpc.StatusCode.UNAVAILABLE, 0)
@@ -170,7 +170,7 @@ async def test_an_engine_that_fails_meanwhile_is_not_waited_for(model: Path, wor
     async with running(model, "--worker", worker.address, "--drain-seconds", "600") as server:
         await server.health_becomes(SERVING)
         await running_stream(server, 60)
-        monkeypatch.setattr(Engine, "drain", lambda engine: monkeypatch.setattr(Engine, "_set_timer", fail))
+        monkeypatch.setattr(Engine, "drain", lambda engine, front_end: monkeypatch.setattr(Engine, "_set_timer", fail))
         server.stop.request_stop()
         async with asyncio.timeout(20):
             assert await server.task == 1

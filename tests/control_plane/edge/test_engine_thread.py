@@ -3,42 +3,49 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
-from fakes.control_plane.engine_doubles import make_request
+from fakes.control_plane.engine_doubles import make_choice, make_request
+from fakes.text.tokenizers import END_THINK, EOS, byte_tokenizer
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import Failure, Output, RequestFailed
+from control_plane.engine.ports import Failure, Outputs, RequestFailed
 from control_plane.engine.snapshot import EngineSnapshot
 
 
-class Outputs:
-    """Keeps what the engine tells."""
+class KeptFailures:
+    """A front end that keeps how its requests failed."""
 
     def __init__(self) -> None:
         self.failed: list[RequestFailed] = []
 
-    def publish(self, outputs: Sequence[Output]) -> None:
-        self.failed += [output for output in outputs if isinstance(output, RequestFailed)]
+    def publish(self, outputs: Outputs) -> None:
+        self.failed += outputs.failed
 
 
-@pytest.fixture
-def outputs() -> Outputs:
-    return Outputs()
-
-
-@pytest.fixture
-async def thread(outputs: Outputs) -> AsyncIterator[EngineThread]:
+def engine_thread() -> EngineThread:
     options = EngineThreadOptions(SchedulerOptions(), EngineOptions(), LinkOptions("ours", "model"), [], "127.0.0.1", 0)
-    thread = EngineThread(options, EngineRecorder(), LinkRecorder())
-    await thread.start(outputs)
+    compiler = ConstraintCompiler(byte_tokenizer(), END_THINK + 1, frozenset({EOS}))
+    return EngineThread(options, compiler, EngineRecorder(), LinkRecorder())
+
+
+@pytest.fixture
+def front_end() -> KeptFailures:
+    return KeptFailures()
+
+
+@pytest.fixture
+async def thread(front_end: KeptFailures) -> AsyncIterator[EngineThread]:
+    thread = engine_thread()
+    await thread.start(front_end)
     yield thread
     await thread.stop()
 
@@ -60,16 +67,61 @@ def blocked(thread: EngineThread) -> Iterator[None]:
         gate.set()
 
 
-async def test_a_request_can_be_held_let_go_and_ended(thread: EngineThread, outputs: Outputs) -> None:
+async def _until_failed(front_end: KeptFailures, count: int) -> None:
+    while len(front_end.failed) < count:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_request_can_be_held_let_go_and_ended(thread: EngineThread, front_end: KeptFailures) -> None:
     thread.submit(make_request())
     thread.hold("r")
     assert await thread.call(lambda engine: engine.state(with_sequences=True).sequences[0].is_held)
     thread.unhold("r")
     assert not await thread.call(lambda engine: engine.state(with_sequences=True).sequences[0].is_held)
     thread.end("r", Failure.DEADLINE_EXCEEDED, "too late")
-    while not outputs.failed:
-        await asyncio.sleep(0.01)
-    assert outputs.failed == [RequestFailed("r", Failure.DEADLINE_EXCEEDED, "too late")]
+    await _until_failed(front_end, 1)
+    assert front_end.failed == [RequestFailed("r", Failure.DEADLINE_EXCEEDED, "too late")]
+
+
+async def test_a_choice_can_be_finished(thread: EngineThread) -> None:
+    request = make_request(choices=[make_choice(0), make_choice(1)])
+    thread.submit(request)
+    thread.finish(request.choices[0].number)
+    assert [state.choice for state in await thread.call(lambda engine: engine.state(with_sequences=True).sequences)] == [1]
+
+
+async def test_an_abort_says_whether_there_was_something_to_end(thread: EngineThread, front_end: KeptFailures) -> None:
+    thread.submit(make_request())
+    assert await thread.abort("r")
+    assert not await thread.abort("r")
+    await _until_failed(front_end, 1)
+    assert front_end.failed[0].failure is Failure.CANCELLED
+
+
+async def test_a_drain_refuses_what_comes(thread: EngineThread, front_end: KeptFailures) -> None:
+    thread.drain()
+    thread.submit(make_request())
+    await _until_failed(front_end, 1)
+    assert front_end.failed[0].failure is Failure.UNAVAILABLE
+
+
+async def test_front_ends_may_live_on_the_engines_event_loop() -> None:
+    served: list[Engine] = []
+
+    @asynccontextmanager
+    async def beside(engine: Engine) -> AsyncIterator[None]:
+        served.append(engine)
+        yield
+        served.clear()
+
+    thread, session = engine_thread(), KeptFailures()
+    await thread.start(beside=beside)
+    await thread.call(lambda engine: engine.submit(make_request(), session))
+    assert await thread.call(lambda engine: served == [engine])
+    assert await thread.abort("r")
+    await _until_failed(session, 1)
+    await thread.stop()
+    assert not served
 
 
 async def test_a_loop_that_does_not_turn_can_be_seen(thread: EngineThread) -> None:

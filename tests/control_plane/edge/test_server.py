@@ -40,7 +40,7 @@ async def test_requests_that_came_before_any_worker_are_answered(model: Path, wo
     await worker.kill()
     async with running(model, "--worker", worker.address) as server:
         early = asyncio.ensure_future(generate(server))
-        while not server.plane._context_limit.num_waiting:
+        while not server.plane.front_end.context_limit.num_waiting:
             await asyncio.sleep(0.005)
         await worker.start()
         assert (await early).choices[0].text == "abcde"

@@ -34,15 +34,15 @@ class Accounts(Bench):
         """How many requests ended in each way."""
         return {key[1]: value for key, value in self.counts().items() if key[0] == "requests_finished_total" and value}
 
-    def submit_ten(self, kind: str, **changes) -> list[str]:
+    def submit_ten(self, kind: str, num_choices: int = 1, **changes) -> list[str]:
         names = [f"{kind}{index}" for index in range(10)]
         for name in names:
-            self.submit(name, **changes)
+            self.submit(name, choices=[make_choice(index) for index in range(num_choices)], **changes)
         return names
 
     def end_all(self, names: list[str], failure: Failure) -> None:
         for name in names:
-            assert self.engine.end(name, failure, "ended")
+            self.end(name, failure)
 
 
 def disturb(bench: Bench) -> None:
@@ -51,7 +51,7 @@ def disturb(bench: Bench) -> None:
         bench.submit(f"r{index}", (*range(8), index), max_tokens=45)
     bench.submit("r0")
     bench.run(20)
-    bench.abort("r5")
+    bench.engine.abort("r5")
     bench.lose(bench.worker)
     bench.turn()
     bench.join(describe(groups=[(4, 17, None)], incarnation="b"))
@@ -73,7 +73,7 @@ def test_met_01_a_metric_that_fails_is_logged_once_and_nothing_else_happens(monk
         patch.setattr(bench.metrics, "observe", lambda observed: 1 / 0)
         bench.run()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+    assert bench.front_end.output_of("r") == solo(PROMPT, 20)
     bench.run()
     assert bench.metrics.passes
 
@@ -83,7 +83,7 @@ def test_met_02_nothing_that_a_client_names_becomes_a_label():
     before = bench.counts().keys()
     for index in range(50):
         bench.submit(f"tenant{index}", (index, 1), cache_salt=f"salt{index}", resume_key=b"key", max_tokens=2)
-        bench.engine.end(f"tenant{index}", Failure.INTERNAL, f"secret{index}")
+        bench.end(f"tenant{index}", Failure.INTERNAL, f"secret{index}")
     bench.run()
     assert bench.counts().keys() == before
 
@@ -92,7 +92,7 @@ def test_met_04_each_request_is_counted_once_by_outcome():
     bench = Accounts(describe(max_lanes=20, groups=[(4, 400, None)]), max_losses=1)
     bench.submit_ten("length")
     bench.submit_ten("stop", end_token_ids=frozenset({solo(PROMPT, 3)[-1]}))
-    bench.submit_ten("choices", choices=[make_choice(index) for index in range(3)])
+    bench.submit_ten("choices", num_choices=3)
     bench.run()
     cancelled, late = bench.submit_ten("cancelled", max_tokens=50), bench.submit_ten("late", max_tokens=50)
     bench.run(6)
@@ -119,13 +119,14 @@ def test_met_04_each_request_is_counted_once_by_outcome():
     }
     counts = bench.counts()
     assert counts["requests_received_total",] == sum(bench.outcomes().values())
-    assert counts["generation_tokens_total",] == sum(len(tokens) for tokens in bench.sink.tokens.values())
+    assert counts["generation_tokens_total",] == sum(len(tokens) for tokens in bench.front_end.tokens.values())
 
 
 def test_a_request_counts_as_length_if_one_of_its_choices_ended_so():
-    end = solo(PROMPT, 3)[-1]
     bench = Accounts()
-    bench.submit(choices=[make_choice(0, stop=(f"<{end}>",)), make_choice(1)])
+    bench.submit(choices=[make_choice(0), make_choice(1)])
+    bench.run(4)
+    bench.finish("r", 0)
     bench.run()
     assert bench.outcomes() == {"length": 1}
 
@@ -145,9 +146,9 @@ def test_the_time_that_a_reader_takes_is_no_gap_between_tokens():
     bench = Bench()
     bench.submit(max_tokens=20)
     bench.run(8)
-    bench.engine.hold("r")
+    bench.hold("r")
     bench.clock.now += 50.0
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
     assert max(gap for observed in bench.metrics.passes for gap in observed.inter_token_seconds) < 1.0
 
@@ -158,10 +159,10 @@ def test_a_pause_while_a_sequence_waits_to_be_admitted_again_is_no_further_admis
     bench.submit("r", (7, 8), max_tokens=40)
     while not bench.scheduler.counters.preemptions:
         bench.run(1)
-    bench.engine.hold("r")
-    bench.engine.unhold("r")
+    bench.hold("r")
+    bench.unhold("r")
     bench.run()
-    assert bench.metrics.total("readmissions") == bench.sink.finished["r", 0].num_readmissions == 1
+    assert bench.metrics.total("readmissions") == bench.front_end.finished["r", 0].num_readmissions == 1
 
 
 def test_met_05_gauges_return_to_rest():
@@ -212,7 +213,7 @@ def test_metrics_count_a_resume_as_the_same_request(num_resumed):
     bench = Bench()
     bench.submit("r", tuple(range(9)), max_tokens=8)
     bench.run(4)
-    bench.sink.__init__()
+    bench.front_end.forget()
     bench.submit("r", tuple(range(9)), max_tokens=8, takes_over=True, resumed=solo(range(9), num_resumed))
     bench.run()
     total = bench.metrics.total

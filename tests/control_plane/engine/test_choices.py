@@ -1,7 +1,7 @@
 """Requests with several choices."""
 
 import pytest
-from fakes.control_plane.engine_doubles import Bench, PieceText, make_choice
+from fakes.control_plane.engine_doubles import Bench, make_choice
 from fakes.control_plane.subset_constraint import SubsetConstraint
 from fakes.worker.strict_worker import describe, prompt_logprob, solo
 
@@ -23,8 +23,8 @@ def expected(choice: int, num_tokens: int = 20) -> list[int]:
 
 def assert_all_equal_solo(bench: Bench, num: int, num_tokens: int = 20) -> None:
     for index in range(num):
-        assert bench.sink.output_of("r", index) == expected(index, num_tokens)
-        assert bench.sink.finished["r", index].num_generated_tokens == num_tokens
+        assert bench.front_end.output_of("r", index) == expected(index, num_tokens)
+        assert bench.front_end.finished["r", index].num_generated_tokens == num_tokens
     bench.assert_at_rest()
 
 
@@ -59,14 +59,13 @@ def test_choices_survive_a_lost_worker(rounds):
 def test_idn_02_each_choice_ends_on_its_own():
     end = expected(0, 2)[-1]
     bench = Bench()
-    both = [make_choice(0, stop=(f"<{end}>",)), make_choice(1, sampling=SamplingParams(seed=1))]
-    bench.submit("r", PROMPT, max_tokens=10, choices=both)
+    bench.submit("r", PROMPT, max_tokens=10, choices=choices(2), end_token_ids=frozenset({end}))
     bench.run()
-    first, second = bench.sink.finished["r", 0], bench.sink.finished["r", 1]
+    first, second = bench.front_end.finished["r", 0], bench.front_end.finished["r", 1]
     assert (first.reason, first.num_generated_tokens) == (FinishReason.STOP, 2)
     assert (second.reason, second.num_generated_tokens) == (FinishReason.LENGTH, 10)
-    assert bench.sink.output_of("r", 0) == expected(0, 2)
-    assert bench.sink.output_of("r", 1) == expected(1, 10)
+    assert bench.front_end.output_of("r", 0) == expected(0, 2)
+    assert bench.front_end.output_of("r", 1) == expected(1, 10)
     assert bench.metrics.total("prompt_tokens") == len(PROMPT)
     assert bench.metrics.total("generation_tokens") == 12
 
@@ -77,22 +76,21 @@ def test_idn_03_cancelling_ends_every_choice(rounds):
     bench.submit("r", PROMPT, max_tokens=200, choices=choices(4))
     bench.run(rounds)
     num_sent = len(bench.worker.history)
-    assert bench.abort("r")
+    assert bench.engine.abort("r")
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.CANCELLED
+    assert bench.front_end.failed["r"].failure is Failure.CANCELLED
     assert all(step.num_tokens == 0 for step in bench.worker.history[num_sent:])
     bench.assert_at_rest()
 
 
 def test_a_choice_that_fails_ends_the_request_with_its_error():
     bench = Bench()
-    broken = make_choice(1, text=PieceText(broken_at=expected(0)[4]))
-    bench.submit("r", PROMPT, max_tokens=20, choices=[make_choice(0), broken])
+    bench.submit("r", PROMPT, max_tokens=20, choices=choices(2), constraints=[SubsetConstraint(), SubsetConstraint(broken_at=4)])
     bench.submit("other", PROMPT, max_tokens=20)
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.INTERNAL
-    assert ("r", 0) not in bench.sink.finished
-    assert bench.sink.output_of("other") == expected(0)
+    assert bench.front_end.failed["r"].failure is Failure.INTERNAL
+    assert ("r", 0) not in bench.front_end.finished
+    assert bench.front_end.output_of("other") == expected(0)
     bench.assert_at_rest()
 
 
@@ -102,9 +100,9 @@ def test_prompt_logprobs_are_told_once(max_tokens):
     sampling = SamplingParams(prompt_logprobs=0)
     bench.submit("r", PROMPT, max_tokens=max_tokens, choices=[make_choice(index, sampling=sampling) for index in range(3)])
     bench.run()
-    entries = bench.sink.prompt_logprobs["r"]
+    entries = bench.front_end.prompt_logprobs["r"]
     assert [entry.logprob for entry in entries] == [None, *(prompt_logprob(PROMPT, index) for index in range(1, len(PROMPT)))]
-    assert [bench.sink.finished["r", index].num_generated_tokens for index in range(3)] == [max_tokens] * 3
+    assert [bench.front_end.finished["r", index].num_generated_tokens for index in range(3)] == [max_tokens] * 3
 
 
 def test_cached_tokens_are_those_of_the_prompt_and_not_what_choices_share():
@@ -113,7 +111,7 @@ def test_cached_tokens_are_those_of_the_prompt_and_not_what_choices_share():
     bench.run()
     bench.submit("r", PROMPT, choices=choices(3))
     bench.run()
-    assert [bench.sink.finished["r", index].num_cached_tokens for index in range(3)] == [8, 8, 8]
+    assert [bench.front_end.finished["r", index].num_cached_tokens for index in range(3)] == [8, 8, 8]
 
 
 def test_a_resume_leaves_out_what_has_finished_and_replays_the_rest():
@@ -124,21 +122,9 @@ def test_a_resume_leaves_out_what_has_finished_and_replays_the_rest():
     bench.submit("r", PROMPT, max_tokens=20, choices=rest)
     bench.run()
     for index, num in ((1, 3), (4, 0), (7, 11)):
-        assert bench.sink.output_of("r", index) == expected(index)[num:]
-        assert bench.sink.finished["r", index].num_generated_tokens == 20
-    assert len(bench.sink.finished) == 3
-
-
-def test_a_resume_may_hold_choices_that_have_ended():
-    bench = Bench()
-    rest = [
-        make_choice(index, sampling=SamplingParams(seed=index), resumed=expected(index)[:num]) for index, num in ((0, 20), (2, 5), (3, 20))
-    ]
-    bench.submit("r", PROMPT, max_tokens=20, choices=rest)
-    bench.run()
-    assert bench.sink.output_of("r", 2) == expected(2)[5:]
-    assert {choice for _, choice in bench.sink.finished} == {0, 2, 3}
-    assert bench.metrics.total("finished") == [FinishReason.LENGTH]
+        assert bench.front_end.output_of("r", index) == expected(index)[num:]
+        assert bench.front_end.finished["r", index].num_generated_tokens == 20
+    assert len(bench.front_end.finished) == 3
 
 
 def test_the_queue_counts_every_choice():
@@ -149,9 +135,9 @@ def test_the_queue_counts_every_choice():
     bench.submit("two", PROMPT, choices=choices(2))
     bench.submit("three", PROMPT, choices=choices(3))
     bench.turn()
-    assert bench.sink.failed["three"].failure is Failure.QUEUE_FULL
-    assert "3 sequences wait, 3 would come, limit 3" in bench.sink.failed["three"].message
-    assert "two" not in bench.sink.failed
+    assert bench.front_end.failed["three"].failure is Failure.QUEUE_FULL
+    assert "3 sequences wait, 3 would come, limit 3" in bench.front_end.failed["three"].message
+    assert "two" not in bench.front_end.failed
 
 
 def test_a_request_with_more_choices_than_the_queue_holds_runs_when_nobody_waits():
@@ -165,15 +151,15 @@ def test_a_drain_lets_every_choice_of_a_running_request_finish():
     bench = Bench(describe(max_lanes=2))
     bench.submit("r", PROMPT, max_tokens=20, choices=choices(4))
     bench.run(1)
-    bench.engine.drain()
+    bench.engine.drain(bench.front_end)
     bench.run()
     assert_all_equal_solo(bench, 4)
 
 
 def test_each_choice_has_a_constraint_of_its_own():
     bench = Bench()
-    both = [make_choice(index, constraint=SubsetConstraint(index)) for index in range(2)]
-    bench.submit("r", PROMPT, max_tokens=20, choices=both)
+    constraints = [SubsetConstraint(index) for index in range(2)]
+    bench.submit("r", PROMPT, max_tokens=20, choices=[make_choice(index) for index in range(2)], constraints=constraints)
     bench.run()
     for index in range(2):
-        assert bench.sink.output_of("r", index) == solo(PROMPT, 20, constraint=SubsetConstraint(index))
+        assert bench.front_end.output_of("r", index) == solo(PROMPT, 20, constraint=SubsetConstraint(index))

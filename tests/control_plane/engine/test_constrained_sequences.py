@@ -25,7 +25,7 @@ def test_tokens_are_those_of_an_unhurried_run(depth):
     bench = Bench(max_steps_in_flight=depth)
     constraint = constrained(bench)
     bench.run()
-    assert bench.sink.output_of("r") == constraint.token_ids == allowed_solo()
+    assert bench.front_end.output_of("r") == constraint.token_ids == allowed_solo()
     assert allowed_solo() != solo(PROMPT, 8)
     assert bench.worker.num_resets == 0
 
@@ -50,14 +50,14 @@ def test_chunks_that_draw_nothing_are_pipelined_and_need_no_mask():
     bench.turn()
     assert [(step.num_tokens, len(step.masks)) for step in bench.worker.steps] == [(4, 0), (4, 0)]
     bench.run()
-    assert bench.sink.output_of("r") == allowed_solo(tuple(range(10)))
+    assert bench.front_end.output_of("r") == allowed_solo(tuple(range(10)))
 
 
 def test_nothing_is_masked_when_no_tokens_are_wanted():
     bench = Bench()
     constrained(bench, max_tokens=0)
     bench.run()
-    assert ("r", 0) in bench.sink.finished
+    assert ("r", 0) in bench.front_end.finished
     assert not any(step.masks for step in bench.worker.history)
 
 
@@ -67,7 +67,7 @@ def test_a_preempted_sequence_goes_on_within_its_constraint():
     constrained(bench, max_tokens=40)
     bench.run()
     assert bench.metrics.total("preemptions") > 0
-    assert bench.sink.output_of("r") == allowed_solo(max_tokens=40)
+    assert bench.front_end.output_of("r") == allowed_solo(max_tokens=40)
 
 
 def test_a_lost_worker_does_not_matter_to_a_constraint():
@@ -77,14 +77,14 @@ def test_a_lost_worker_does_not_matter_to_a_constraint():
     bench.lose(bench.worker)
     bench.join(describe(incarnation="b"))
     bench.run()
-    assert bench.sink.output_of("r") == allowed_solo(max_tokens=20)
+    assert bench.front_end.output_of("r") == allowed_solo(max_tokens=20)
 
 
 def test_a_resume_continues_within_the_constraint():
     bench, expected = Bench(), allowed_solo(max_tokens=20)
     constrained(bench, max_tokens=20, resumed=expected[:9])
     bench.run()
-    assert bench.sink.output_of("r") == expected[9:]
+    assert bench.front_end.output_of("r") == expected[9:]
 
 
 @pytest.mark.parametrize("num_tokens", [0, 3])
@@ -93,10 +93,10 @@ def test_a_constraint_that_gives_no_mask_fails_its_own_request_only(num_tokens):
     bench.submit("other", (7, 8, 9))
     constrained(bench, constraint=SubsetConstraint(broken_at=num_tokens))
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.INTERNAL
-    assert "the constraint gives no mask" in bench.sink.failed["r"].message
-    assert bench.sink.output_of("r") == allowed_solo()[:num_tokens]
-    assert bench.sink.output_of("other") == solo((7, 8, 9), 8)
+    assert bench.front_end.failed["r"].failure is Failure.INTERNAL
+    assert "the constraint gives no mask" in bench.front_end.failed["r"].message
+    assert bench.front_end.output_of("r") == allowed_solo()[:num_tokens]
+    assert bench.front_end.output_of("other") == solo((7, 8, 9), 8)
     assert bench.worker.num_resets == 0
     bench.assert_at_rest()
 
@@ -105,7 +105,7 @@ def test_a_mask_of_another_vocabulary_never_reaches_the_worker():
     bench = Bench(describe(vocab_size=200))
     constrained(bench)
     bench.run()
-    assert "13 bytes instead of 25" in bench.sink.failed["r"].message
+    assert "13 bytes instead of 25" in bench.front_end.failed["r"].message
     assert not any(step.masks for step in bench.worker.history)
     bench.assert_at_rest()
 
@@ -117,8 +117,8 @@ def test_a_token_that_breaks_the_constraint_fails_its_own_request_only():
     bench.run(2)
     constraint.push = SubsetConstraint(empty_at=0).push
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.INTERNAL
-    assert "breaks the constraint" in bench.sink.failed["r"].message
-    assert bench.sink.output_of("r") == allowed_solo()[:1]
-    assert bench.sink.output_of("other") == solo((7, 8, 9), 8)
+    assert bench.front_end.failed["r"].failure is Failure.INTERNAL
+    assert "breaks the constraint" in bench.front_end.failed["r"].message
+    assert bench.front_end.output_of("r") == allowed_solo()[:1]
+    assert bench.front_end.output_of("other") == solo((7, 8, 9), 8)
     bench.assert_at_rest()

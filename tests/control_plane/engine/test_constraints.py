@@ -19,8 +19,8 @@ def test_a_constraint_restricts_every_token():
     bench.submit("r", PROMPT, max_tokens=20, constraint=SubsetConstraint())
     bench.submit("free", PROMPT, max_tokens=20)
     bench.run()
-    assert bench.sink.output_of("r") == expected(20)
-    assert bench.sink.output_of("free") == solo(PROMPT, 20) != expected(20)
+    assert bench.front_end.output_of("r") == expected(20)
+    assert bench.front_end.output_of("free") == solo(PROMPT, 20) != expected(20)
 
 
 def test_an_end_token_ends_it_where_the_constraint_allows_one():
@@ -28,15 +28,15 @@ def test_an_end_token_ends_it_where_the_constraint_allows_one():
     bench = Bench()
     bench.submit("r", PROMPT, max_tokens=20, constraint=SubsetConstraint(), end_token_ids=frozenset({end}))
     bench.run()
-    assert bench.sink.finished["r", 0].reason is FinishReason.STOP
-    assert bench.sink.output_of("r") == expected(7)
+    assert bench.front_end.finished["r", 0].reason is FinishReason.STOP
+    assert bench.front_end.output_of("r") == expected(7)
 
 
 def test_a_resume_goes_on_under_its_constraint():
     bench = Bench()
     bench.submit("r", PROMPT, max_tokens=20, resumed=expected(9), constraint=SubsetConstraint())
     bench.run()
-    assert bench.sink.output_of("r") == expected(20)[9:]
+    assert bench.front_end.output_of("r") == expected(20)[9:]
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_smp_06_a_request_that_excludes_every_token_names_the_fields_that_can(ch
     bench.submit("r", max_tokens=20, **changes)
     bench.submit("other", max_tokens=20)
     bench.run()
-    failed = bench.sink.failed["r"]
+    failed = bench.front_end.failed["r"]
     assert failed.failure is Failure.INVALID_ARGUMENT
     assert failed.message == f"choice 0 can draw no token at index 4: {reason}"
-    assert bench.sink.output_of("other") == solo(PROMPT, 20)
+    assert bench.front_end.output_of("other") == solo(PROMPT, 20)
     bench.assert_at_rest()
 
 
@@ -64,8 +64,8 @@ def test_a_constraint_that_breaks_ends_its_request_only():
     bench.submit("r", max_tokens=20, constraint=SubsetConstraint(broken_at=3))
     bench.submit("other", max_tokens=20)
     bench.run()
-    assert bench.sink.failed["r"].failure is Failure.INTERNAL
-    assert bench.sink.output_of("other") == solo(PROMPT, 20)
+    assert bench.front_end.failed["r"].failure is Failure.INTERNAL
+    assert bench.front_end.output_of("other") == solo(PROMPT, 20)
     bench.assert_at_rest()
 
 
@@ -79,7 +79,7 @@ def test_other_sequences_and_preemption_do_not_matter(depth):
     assert bench.metrics.total("preemptions") >= 2
     for index in range(4):
         constraint = SubsetConstraint(index) if index % 2 else None
-        assert bench.sink.output_of(f"r{index}") == solo((index, 1, 2, 3, 4), 45, constraint=constraint)
+        assert bench.front_end.output_of(f"r{index}") == solo((index, 1, 2, 3, 4), 45, constraint=constraint)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 9])
@@ -90,4 +90,4 @@ def test_a_worker_lost_midway_does_not_matter(rounds):
     bench.lose(bench.worker)
     bench.join(describe(incarnation="b"))
     bench.run()
-    assert bench.sink.output_of("r") == expected(20)
+    assert bench.front_end.output_of("r") == expected(20)

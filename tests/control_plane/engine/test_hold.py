@@ -17,7 +17,7 @@ def held_bench(rounds: int = 5, **changes) -> Bench:
     bench = Bench(max_step_tokens=8)
     bench.submit("r", PROMPT, max_tokens=20, **changes)
     bench.run(rounds)
-    bench.engine.hold("r")
+    bench.hold("r")
     return bench
 
 
@@ -29,15 +29,15 @@ def test_no_token_is_missing_and_none_comes_twice(rounds, arrives_first):
     bench.run(rounds)
     if arrives_first and bench.worker.steps:
         bench.worker.run_step()  # the engine has not taken its result in
-    bench.engine.hold("r")
+    bench.hold("r")
     bench.run()
-    num_told = len(bench.sink.output_of("r"))
+    num_told = len(bench.front_end.output_of("r"))
     assert num_told < 20
     bench.run()
-    assert len(bench.sink.output_of("r")) == num_told
-    bench.engine.unhold("r")
+    assert len(bench.front_end.output_of("r")) == num_told
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
     bench.assert_at_rest()
 
 
@@ -45,7 +45,7 @@ def test_a_held_request_holds_no_page_and_comes_back_by_a_prefix_hit():
     bench = held_bench(8)
     bench.run()
     bench.assert_at_rest()
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
     readmission = next(step.admissions[0] for step in reversed(bench.worker.history) if step.admissions)
     assert readmission.num_computed_tokens == (len(readmission.token_ids) - 1) // 4 * 4 > len(PROMPT)
@@ -57,22 +57,22 @@ def test_pages_of_a_held_request_are_evicted_before_older_ones():
     bench.run()
     bench.submit("held", tuple(range(20)), max_tokens=20)
     bench.run(3)
-    bench.engine.hold("held")
+    bench.hold("held")
     bench.run()
     bench.submit("large", tuple(range(50, 82)), max_tokens=4)
     bench.submit("older again", older, max_tokens=2)
     bench.run()
-    assert bench.sink.finished["older again", 0].num_cached_tokens == 16
-    bench.engine.unhold("held")
+    assert bench.front_end.finished["older again", 0].num_cached_tokens == 16
+    bench.unhold("held")
     bench.run()
-    assert bench.sink.output_of("held") == solo(tuple(range(20)), 20)
+    assert bench.front_end.output_of("held") == solo(tuple(range(20)), 20)
 
 
 def test_a_held_request_disturbs_nobody():
     bench = held_bench()
     bench.submit("other", (7, 8), max_tokens=30)
     bench.run()
-    assert bench.sink.output_of("other") == solo((7, 8), 30)
+    assert bench.front_end.output_of("other") == solo((7, 8), 30)
 
 
 def test_a_held_request_is_live_and_shown():
@@ -83,16 +83,16 @@ def test_a_held_request_is_live_and_shown():
     assert [(sequence.request_id, sequence.is_held, sequence.worker) for sequence in state.sequences] == [("r", True, "")]
     bench.submit("r")
     bench.turn()
-    assert bench.sink.failed["r"].failure is Failure.ALREADY_EXISTS
+    assert bench.front_end.failed["r"].failure is Failure.ALREADY_EXISTS
 
 
 @pytest.mark.parametrize("failure", [Failure.CANCELLED, Failure.READER_TOO_SLOW, Failure.DEADLINE_EXCEEDED])
 def test_a_held_request_can_be_ended(failure):
     bench = held_bench()
     bench.run()
-    assert bench.engine.end("r", failure, "why")
+    bench.end("r", failure, "why")
     bench.run()
-    assert (bench.sink.failed["r"].failure, bench.sink.failed["r"].message) == (failure, "why")
+    assert (bench.front_end.failed["r"].failure, bench.front_end.failed["r"].message) == (failure, "why")
     assert bench.engine.snapshot.num_held == 0
     bench.assert_at_rest()
 
@@ -103,44 +103,44 @@ def test_a_held_request_survives_its_worker_and_outlasts_the_grace_time():
     bench.clock.now += 1000.0
     bench.turn()
     bench.join(describe(incarnation="b"))
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 def test_a_request_let_go_without_a_worker_waits_for_one_as_long_as_the_grace_time():
     bench = held_bench()
     bench.lose(bench.worker)
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.clock.now += 31.0
     bench.turn()
-    assert bench.sink.failed["r"].failure is Failure.UNAVAILABLE
+    assert bench.front_end.failed["r"].failure is Failure.UNAVAILABLE
 
 
 def test_a_held_request_outlives_a_reset():
     bench = held_bench()
     bench.engine.digest_mismatch(bench.worker, 1)
     bench.worker.finish_reset()
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 def test_a_held_request_finishes_in_a_drain():
     bench = held_bench(8)
-    bench.engine.drain()
+    bench.engine.drain(bench.front_end)
     bench.run()
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 def test_a_held_request_can_be_taken_over():
     bench = held_bench(8)
-    bench.sink.__init__()
+    bench.front_end.forget()
     bench.submit("r", PROMPT, max_tokens=20, resumed=EXPECTED[:2], takes_over=True)
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED[2:]
+    assert bench.front_end.output_of("r") == EXPECTED[2:]
 
 
 def test_a_request_can_be_held_while_it_waits_for_its_first_step():
@@ -148,24 +148,24 @@ def test_a_request_can_be_held_while_it_waits_for_its_first_step():
     bench.submit("running", PROMPT, max_tokens=5)
     bench.submit("r", PROMPT, max_tokens=20)
     bench.turn()
-    bench.engine.hold("r")
+    bench.hold("r")
     bench.run()
-    assert bench.sink.output_of("r") == []
-    bench.engine.unhold("r")
+    assert bench.front_end.output_of("r") == []
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 def test_holding_twice_and_what_is_not_live_changes_nothing():
     bench = held_bench()
     for name in ("r", "unknown"):
-        bench.engine.hold(name)
-    bench.engine.unhold("unknown")
+        bench.hold(name)
+    bench.unhold("unknown")
     bench.run()
     for _ in range(2):
-        bench.engine.unhold("r")
+        bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 @pytest.mark.parametrize("rounds", range(8))
@@ -176,10 +176,10 @@ def test_every_choice_of_a_held_request_pauses(rounds):
     bench.run()
     bench.assert_at_rest()
     assert bench.engine.state().snapshot.num_held == 3
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
     for index in range(3):
-        assert bench.sink.output_of("r", index) == solo(PROMPT, 20, seed=index)
+        assert bench.front_end.output_of("r", index) == solo(PROMPT, 20, seed=index)
     bench.assert_at_rest()
 
 
@@ -187,15 +187,15 @@ def test_every_choice_of_a_held_request_pauses(rounds):
 def test_a_constraint_does_not_notice_a_pause(rounds):
     bench = held_bench(rounds, constraint=SubsetConstraint())
     bench.run()
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT, 20, constraint=SubsetConstraint())
+    assert bench.front_end.output_of("r") == solo(PROMPT, 20, constraint=SubsetConstraint())
 
 
 def test_prompt_logprobs_come_once_with_a_pause_in_the_prompt():
     bench = held_bench(1, sampling=SamplingParams(prompt_logprobs=0))
     bench.run()
-    bench.engine.unhold("r")
+    bench.unhold("r")
     bench.run()
-    assert [entry.token_id for entry in bench.sink.prompt_logprobs["r"]] == list(PROMPT)
-    assert bench.sink.output_of("r") == EXPECTED
+    assert [entry.token_id for entry in bench.front_end.prompt_logprobs["r"]] == list(PROMPT)
+    assert bench.front_end.output_of("r") == EXPECTED

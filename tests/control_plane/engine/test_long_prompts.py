@@ -18,7 +18,7 @@ def rounds_of(length: int, num_huge: int, budget: int, together: bool = False) -
         bench.run(4)
     bench.submit("short", (90, *range(length - 1)), max_tokens=1)
     num_rounds = 0
-    while ("short", 0) not in bench.sink.finished:
+    while ("short", 0) not in bench.front_end.finished:
         bench.run(1)
         num_rounds += 1
         assert num_rounds < 10
@@ -38,10 +38,10 @@ def test_few_huge_prompts_run_at_the_same_time_and_all_of_them_end_in_order():
     bench = Bench(describe(groups=[(16, 4000, None)], max_model_len=4096, max_lanes=32), max_step_tokens=64)
     for index in range(8):
         bench.submit(f"huge{index}", (index, *range(90), *range(90), *range(90)), max_tokens=1)
-    while len(bench.sink.finished) < 8:
+    while len(bench.front_end.finished) < 8:
         bench.run(1)
         assert sum(sequence.num_prefill_tokens > 64 for sequence in bench.scheduler.replicas[0].running) <= 2
-    assert [name for name, _ in bench.sink.finished] == [f"huge{index}" for index in range(8)]
+    assert [name for name, _ in bench.front_end.finished] == [f"huge{index}" for index in range(8)]
 
 
 def test_huge_prompts_go_on_under_a_steady_stream_of_short_ones():
@@ -51,7 +51,7 @@ def test_huge_prompts_go_on_under_a_steady_stream_of_short_ones():
         for part in range(2):
             bench.submit(f"short{index}.{part}", (part, *range(31)), max_tokens=1, cache_salt=f"{index}.{part}")
         bench.run(1)
-    assert ("huge", 0) in bench.sink.finished, "half of the budget is its own: 1600 / 32 = 50 steps"
+    assert ("huge", 0) in bench.front_end.finished, "half of the budget is its own: 1600 / 32 = 50 steps"
 
 
 def test_one_request_more_than_a_worker_has_lanes_for_does_not_matter_to_long_ones():
@@ -59,4 +59,4 @@ def test_one_request_more_than_a_worker_has_lanes_for_does_not_matter_to_long_on
     for index in range(6):
         bench.submit(f"r{index}", (index, *range(90), *range(90)), max_tokens=3)
     bench.run()
-    assert len(bench.sink.finished) == 6
+    assert len(bench.front_end.finished) == 6

@@ -54,7 +54,7 @@ def test_a_prompt_runs_but_for_its_last_token_until_there_is_a_mask(bench: Bench
     bench.engine.mask_ready()
     bench.run(1)
     assert next(iter(bench.worker.history[-1].masks.values())) == SubsetConstraint().mask()
-    assert bench.sink.output_of("r") == constraint.token_ids == expected(1)
+    assert bench.front_end.output_of("r") == constraint.token_ids == expected(1)
 
 
 def test_a_lane_without_its_mask_sits_out_and_others_run_on(bench: Bench) -> None:
@@ -62,12 +62,12 @@ def test_a_lane_without_its_mask_sits_out_and_others_run_on(bench: Bench) -> Non
     bench.submit("r", PROMPT, constraint=constraint)
     bench.submit("free", (7, 8, 9), max_tokens=20)
     bench.run()
-    assert bench.sink.output_of("free") == solo((7, 8, 9), 20)
-    assert not bench.sink.output_of("r")
+    assert bench.front_end.output_of("free") == solo((7, 8, 9), 20)
+    assert not bench.front_end.output_of("r")
     while len(constraint.token_ids) < 8:
         constraint.is_ready = True
         bench.run(1)
-    assert bench.sink.output_of("r") == expected(8)
+    assert bench.front_end.output_of("r") == expected(8)
 
 
 def test_steps_wait_for_masks_for_a_millisecond_at_most(bench: Bench) -> None:
@@ -96,5 +96,5 @@ def test_a_request_that_ends_is_not_waited_for_again(bench: Bench) -> None:
     bench.clock.now += 0.002
     bench.submit("free", (7, 8, 9), max_tokens=4)
     bench.run()
-    assert bench.sink.output_of("free") == solo((7, 8, 9), 4)
+    assert bench.front_end.output_of("free") == solo((7, 8, 9), 4)
     bench.assert_at_rest()

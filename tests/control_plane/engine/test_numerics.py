@@ -14,7 +14,7 @@ def test_a_delta_names_the_numerics_under_which_its_tokens_were_made():
     bench = Bench(describe(numerics_id="bf16"))
     bench.submit()
     bench.run()
-    assert bench.sink.numerics_ids["r", 0] == ["bf16"] * 8
+    assert bench.front_end.numerics_ids["r", 0] == ["bf16"] * 8
 
 
 def test_a_choice_that_goes_on_under_other_numerics_says_so_from_there_on():
@@ -24,10 +24,10 @@ def test_a_choice_that_goes_on_under_other_numerics_says_so_from_there_on():
     bench.join(describe(numerics_id="second"))
     bench.lose(bench.worker)
     bench.run()
-    names = bench.sink.numerics_ids["r", 0]
+    names = bench.front_end.numerics_ids["r", 0]
     assert set(names) == {"first", "second"}
     assert names == sorted(names)
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)
+    assert bench.front_end.output_of("r") == solo(PROMPT, 20)
 
 
 def test_log_probabilities_of_a_prompt_are_all_of_the_same_numerics():
@@ -37,7 +37,7 @@ def test_log_probabilities_of_a_prompt_are_all_of_the_same_numerics():
     bench.lose(bench.worker)
     other, own = (bench.join(describe(address=f"{name}:1", numerics_id=name)) for name in ("other", "own"))
     bench.run()
-    assert bench.sink.prompt_logprobs["r"]
+    assert bench.front_end.prompt_logprobs["r"]
     assert (len(other.history), len(own.history) > 0) == (0, True)
 
 
@@ -45,8 +45,8 @@ def test_a_resume_is_tied_to_the_numerics_of_its_tokens():
     bench = Bench(describe(numerics_id="other"), describe(numerics_id="own"))
     bench.submit("r", max_tokens=20, resumed=solo(PROMPT, 3), numerics_id="own")
     bench.run()
-    assert set(bench.sink.numerics_ids["r", 0]) == {"own"}
-    assert bench.sink.output_of("r") == solo(PROMPT, 20)[3:]
+    assert set(bench.front_end.numerics_ids["r", 0]) == {"own"}
+    assert bench.front_end.output_of("r") == solo(PROMPT, 20)[3:]
 
 
 def test_a_resume_waits_for_its_numerics_as_long_as_the_grace_time():
@@ -55,18 +55,18 @@ def test_a_resume_waits_for_its_numerics_as_long_as_the_grace_time():
     bench.run()
     bench.clock.now += 29.0
     bench.turn()
-    assert not bench.sink.failed
+    assert not bench.front_end.failed
     bench.clock.now += 1.0
     bench.turn()
-    assert bench.sink.failed["r"].failure is Failure.UNAVAILABLE
-    assert "numerics id 'own'" in bench.sink.failed["r"].message
+    assert bench.front_end.failed["r"].failure is Failure.UNAVAILABLE
+    assert "numerics id 'own'" in bench.front_end.failed["r"].message
 
 
 def test_a_resume_goes_on_under_other_numerics_at_once_if_that_is_wanted():
     bench = Bench(describe(numerics_id="other"), continue_on_numerics_change=True)
     bench.submit("r", resumed=solo(PROMPT, 3), numerics_id="gone")
     bench.run()
-    assert bench.sink.numerics_ids["r", 0] == ["other"] * 5
+    assert bench.front_end.numerics_ids["r", 0] == ["other"] * 5
     assert bench.metrics.total("numerics_changes") == 1
 
 
@@ -75,5 +75,5 @@ def test_a_resume_without_tokens_or_without_their_numerics_runs_anywhere(changes
     bench = Bench()
     bench.submit("r", **changes)
     bench.run()
-    assert ("r", 0) in bench.sink.finished
+    assert ("r", 0) in bench.front_end.finished
     assert bench.metrics.total("numerics_changes") == 0

@@ -16,10 +16,10 @@ def test_kvx_01_a_prompt_that_can_never_fit_is_refused_at_once_and_blocks_nobody
     bench.submit("huge", tuple(range(90)) + tuple(range(90)) + tuple(range(20)))
     bench.submit("short")
     bench.run()
-    refusal = bench.sink.failed["huge"]
+    refusal = bench.front_end.failed["huge"]
     assert refusal.failure is Failure.INVALID_ARGUMENT
     assert "208" in refusal.message and "160" in refusal.message
-    assert bench.sink.output_of("short") == solo((1, 2, 3), 8)
+    assert bench.front_end.output_of("short") == solo((1, 2, 3), 8)
 
 
 def test_kvx_02_output_beyond_the_pool_is_refused_and_output_up_to_its_end_runs():
@@ -27,13 +27,13 @@ def test_kvx_02_output_beyond_the_pool_is_refused_and_output_up_to_its_end_runs(
     bench.submit("more", prompt, max_tokens=1000)
     bench.submit("all", prompt, max_tokens=60)
     bench.run()
-    assert bench.sink.failed["more"].failure is Failure.INVALID_ARGUMENT
-    assert bench.sink.finished["all", 0].reason is FinishReason.LENGTH
-    assert bench.sink.output_of("all") == solo(prompt, 60)
+    assert bench.front_end.failed["more"].failure is Failure.INVALID_ARGUMENT
+    assert bench.front_end.finished["all", 0].reason is FinishReason.LENGTH
+    assert bench.front_end.output_of("all") == solo(prompt, 60)
     assert bench.metrics.total("preemptions") == 0
     bench.submit("canary")
     bench.run()
-    assert bench.sink.output_of("canary") == solo((1, 2, 3), 8)
+    assert bench.front_end.output_of("canary") == solo((1, 2, 3), 8)
 
 
 def test_kvx_03_preempted_requests_generate_the_same_tokens_each_once():
@@ -44,8 +44,8 @@ def test_kvx_03_preempted_requests_generate_the_same_tokens_each_once():
     bench.run()
     assert bench.metrics.total("preemptions") >= 1
     for name, prompt in prompts.items():
-        assert bench.sink.output_of(name) == solo(prompt, 60)
-        assert bench.sink.finished[name, 0].num_generated_tokens == 60
+        assert bench.front_end.output_of(name) == solo(prompt, 60)
+        assert bench.front_end.finished[name, 0].num_generated_tokens == 60
 
 
 def test_kvx_04_a_long_prefill_shuts_nobody_out():
@@ -55,12 +55,12 @@ def test_kvx_04_a_long_prefill_shuts_nobody_out():
     bench.run(3)
     bench.submit("long", tuple(index % 97 for index in range(6400)), max_tokens=1)
     bench.run(2)
-    before = len(bench.sink.output_of("decode3"))
+    before = len(bench.front_end.output_of("decode3"))
     bench.submit("newcomer", tuple(range(10)), max_tokens=2)
     bench.run(4)
-    assert len(bench.sink.output_of("decode3")) == before + 4
-    assert ("newcomer", 0) in bench.sink.finished
-    assert ("long", 0) not in bench.sink.finished
+    assert len(bench.front_end.output_of("decode3")) == before + 4
+    assert ("newcomer", 0) in bench.front_end.finished
+    assert ("long", 0) not in bench.front_end.finished
 
 
 def rounds_of_short_requests(with_huge: bool) -> list[int]:
@@ -76,10 +76,10 @@ def rounds_of_short_requests(with_huge: bool) -> list[int]:
         bench.run(index % 4)
         bench.submit(f"short{index}", (index, *range(19)), max_tokens=1)
         taken.append(0)
-        while (f"short{index}", 0) not in bench.sink.finished:
+        while (f"short{index}", 0) not in bench.front_end.finished:
             bench.run(1)
             taken[-1] += 1
-    assert ("huge", 0) not in bench.sink.finished
+    assert ("huge", 0) not in bench.front_end.finished
     return taken
 
 
@@ -97,8 +97,8 @@ def test_kvx_06_a_preempted_request_that_is_cancelled_is_gone():
         bench.turn()
         while bench.scheduler.counters.preemptions == index:
             bench.run(1)
-        assert bench.abort(b)
+        assert bench.engine.abort(b)
         bench.run()
-        assert bench.sink.failed[b].failure is Failure.CANCELLED
-        assert bench.sink.output_of(a) == solo((1, 2, 3, 4), 24)
+        assert bench.front_end.failed[b].failure is Failure.CANCELLED
+        assert bench.front_end.output_of(a) == solo((1, 2, 3, 4), 24)
         bench.assert_at_rest()

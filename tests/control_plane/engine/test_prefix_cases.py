@@ -16,8 +16,8 @@ def cached(bench: Bench, name: str, prompt: tuple[int, ...], **changes) -> int:
     """Run a request alone, check its tokens, and tell how many of its prompt's came from the cache."""
     bench.submit(name, prompt, **{"max_tokens": 2, **changes})
     bench.run()
-    assert bench.sink.output_of(name) == solo(prompt, changes.get("max_tokens", 2))
-    return bench.sink.finished[name, 0].num_cached_tokens
+    assert bench.front_end.output_of(name) == solo(prompt, changes.get("max_tokens", 2))
+    return bench.front_end.finished[name, 0].num_cached_tokens
 
 
 @pytest.mark.parametrize("length", [16, 32, 48])
@@ -32,7 +32,7 @@ def test_pfx_01_cached_prompts_of_all_lengths_run_at_the_same_time():
         for length in (16, 32, 48):
             bench.submit(f"{turn}:{length}", prompt[:length], max_tokens=2)
         bench.run()
-        assert all(bench.sink.output_of(f"{turn}:{length}") == solo(prompt[:length], 2) for length in (16, 32, 48))
+        assert all(bench.front_end.output_of(f"{turn}:{length}") == solo(prompt[:length], 2) for length in (16, 32, 48))
 
 
 @pytest.mark.parametrize("second", [Y + X, Z + Y, Y])
@@ -69,14 +69,14 @@ def test_pfx_07_a_page_is_found_once_the_step_that_fills_it_is_acknowledged(canc
     assert [step.num_tokens for step in bench.worker.steps] == [8]
     if cancels:
         bench.turn()
-        bench.abort("first")
+        bench.engine.abort("first")
         bench.worker.run_step()
     bench.submit("second", prompt, max_tokens=2)
     bench.turn()
     (admission,) = bench.worker.steps[-1].admissions
     assert admission.num_computed_tokens == 8
     bench.run()
-    assert bench.sink.output_of("second") == solo(prompt, 2)
+    assert bench.front_end.output_of("second") == solo(prompt, 2)
 
 
 def test_pfx_07_pages_of_a_step_that_failed_are_not_found():
@@ -84,7 +84,7 @@ def test_pfx_07_pages_of_a_step_that_failed_are_not_found():
     bench.worker.failing_lanes[0] = "not a number"  # in the last chunk, which draws
     bench.submit("first", prompt, max_tokens=2)
     bench.run()
-    assert "first" in bench.sink.failed
+    assert "first" in bench.front_end.failed
     assert cached(bench, "second", prompt) == 0
 
 
@@ -97,5 +97,5 @@ def test_pfx_08_cached_tokens_are_those_of_the_first_admission():
     bench.scheduler.readmit(sequence, bench.clock.now)
     bench.run()
     assert sequence.num_admissions == 2
-    assert bench.sink.finished["preempted", 0].num_cached_tokens == 32
-    assert bench.sink.output_of("preempted") == solo(prompt, 20)
+    assert bench.front_end.finished["preempted", 0].num_cached_tokens == 32
+    assert bench.front_end.output_of("preempted") == solo(prompt, 20)

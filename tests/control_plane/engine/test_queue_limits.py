@@ -17,8 +17,8 @@ def full_bench(limit: int = 10) -> Bench:
     for index in range(limit + 3):
         bench.submit(f"new{index}")
     bench.turn()
-    assert {failed.failure for failed in bench.sink.failed.values()} == {Failure.QUEUE_FULL}
-    assert len(bench.sink.failed) == 3
+    assert {failed.failure for failed in bench.front_end.failed.values()} == {Failure.QUEUE_FULL}
+    assert len(bench.front_end.failed) == 3
     return bench
 
 
@@ -31,11 +31,11 @@ def test_resumes_find_room_in_a_queue_that_newcomers_filled_but_not_without_end(
     for index in range(8):
         resume(bench, f"old{index}")
     bench.turn()
-    refused = [name for name in bench.sink.failed if name.startswith("old")]
+    refused = [name for name in bench.front_end.failed if name.startswith("old")]
     assert refused == ["old5", "old6", "old7"]
-    assert "limit 15" in bench.sink.failed["old5"].message
+    assert "limit 15" in bench.front_end.failed["old5"].message
     bench.run()
-    assert all(bench.sink.output_of(f"old{index}") == solo(PROMPT, 8)[3:] for index in range(5))
+    assert all(bench.front_end.output_of(f"old{index}") == solo(PROMPT, 8)[3:] for index in range(5))
 
 
 def test_what_no_worker_can_take_keeps_nobody_out_and_is_bounded_too():
@@ -48,9 +48,9 @@ def test_what_no_worker_can_take_keeps_nobody_out_and_is_bounded_too():
     for index in range(10):
         bench.submit(f"new{index}")
     bench.turn()
-    assert sorted(bench.sink.failed) == sorted(f"old{index}" for index in range(15, 20))
+    assert sorted(bench.front_end.failed) == sorted(f"old{index}" for index in range(15, 20))
     bench.run()
-    assert sum(name.startswith("new") for name, _ in bench.sink.finished) == 10
+    assert sum(name.startswith("new") for name, _ in bench.front_end.finished) == 10
 
 
 def test_a_resume_under_numerics_never_seen_waits_after_a_start_and_is_refused_later():
@@ -58,12 +58,12 @@ def test_a_resume_under_numerics_never_seen_waits_after_a_start_and_is_refused_l
     resume(bench, "early", "other")
     bench.clock.now += 29.0
     bench.turn()
-    assert not bench.sink.failed
+    assert not bench.front_end.failed
     bench.clock.now += 1.0
     resume(bench, "late", "other")
     bench.turn()
-    assert bench.sink.failed["late"].failure is Failure.UNAVAILABLE
-    assert bench.sink.failed["late"].message == "no worker with numerics id 'other' has been in session"
+    assert bench.front_end.failed["late"].failure is Failure.UNAVAILABLE
+    assert bench.front_end.failed["late"].message == "no worker with numerics id 'other' has been in session"
 
 
 def test_made_up_numerics_ids_are_few_at_a_time():
@@ -72,8 +72,8 @@ def test_made_up_numerics_ids_are_few_at_a_time():
         resume(bench, f"r{index}", f"made up {index}")
     resume(bench, "r3 again", "made up 3")
     bench.turn()
-    assert len(bench.sink.failed) == 84
-    assert "r3 again" not in bench.sink.failed
+    assert len(bench.front_end.failed) == 84
+    assert "r3 again" not in bench.front_end.failed
     assert bench.engine.state().snapshot.num_waiting_for_worker == 17
 
 
@@ -83,7 +83,7 @@ def test_numerics_that_were_there_are_waited_for_at_any_time():
     bench.clock.now += 100.0
     resume(bench, "r", "other")
     bench.turn()
-    assert not bench.sink.failed
+    assert not bench.front_end.failed
     bench.join(describe(address="b:1", numerics_id="other"))
     bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT, 8)[3:]
+    assert bench.front_end.output_of("r") == solo(PROMPT, 8)[3:]

@@ -18,7 +18,7 @@ def test_chunk_size_and_pipelining_do_not_matter(depth, budget):
     bench = Bench(max_step_tokens=budget, max_steps_in_flight=depth)
     bench.submit("r", PROMPT, max_tokens=40)
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
     bench.assert_at_rest()
 
 
@@ -28,7 +28,7 @@ def test_prompts_around_the_edges_of_pages_and_chunks(length, budget):
     bench = Bench(max_step_tokens=budget)
     bench.submit("r", PROMPT[:length], max_tokens=10)
     bench.run()
-    assert bench.sink.output_of("r") == solo(PROMPT[:length], 10)
+    assert bench.front_end.output_of("r") == solo(PROMPT[:length], 10)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -38,9 +38,9 @@ def test_other_sequences_do_not_matter(depth):
         bench.submit(f"other{index}", prompt_of(index), max_tokens=10 + index)
     bench.submit("r", PROMPT, max_tokens=40)
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
     for index in range(31):
-        assert bench.sink.output_of(f"other{index}") == solo(prompt_of(index), 10 + index)
+        assert bench.front_end.output_of(f"other{index}") == solo(prompt_of(index), 10 + index)
     bench.assert_at_rest()
 
 
@@ -51,9 +51,9 @@ def test_preemption_does_not_matter(depth):
         bench.submit(f"r{index}", prompt_of(index), max_tokens=45)
     bench.run()
     assert bench.metrics.total("preemptions") >= 2
-    assert max(bench.sink.finished[f"r{index}", 0].num_readmissions for index in range(4)) >= 2
+    assert max(bench.front_end.finished[f"r{index}", 0].num_readmissions for index in range(4)) >= 2
     for index in range(4):
-        assert bench.sink.output_of(f"r{index}") == solo(prompt_of(index), 45)
+        assert bench.front_end.output_of(f"r{index}") == solo(prompt_of(index), 45)
     bench.assert_at_rest()
 
 
@@ -63,8 +63,8 @@ def test_a_prefix_hit_does_not_matter():
     bench.run()
     bench.submit("second", PROMPT, max_tokens=40)
     bench.run()
-    assert bench.sink.finished["second", 0].num_cached_tokens == 16
-    assert bench.sink.output_of("second") == EXPECTED
+    assert bench.front_end.finished["second", 0].num_cached_tokens == 16
+    assert bench.front_end.output_of("second") == EXPECTED
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 9])
@@ -75,8 +75,8 @@ def test_a_worker_lost_midway_does_not_matter(rounds):
     bench.lose(bench.worker)
     bench.join(describe(incarnation="b"))
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
-    assert bench.sink.finished["r", 0].num_readmissions == 1
+    assert bench.front_end.output_of("r") == EXPECTED
+    assert bench.front_end.finished["r", 0].num_readmissions == 1
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
@@ -87,7 +87,7 @@ def test_a_reset_midway_does_not_matter(rounds):
     bench.engine.digest_mismatch(bench.worker, 1)
     bench.worker.finish_reset()
     bench.run()
-    assert bench.sink.output_of("r") == EXPECTED
+    assert bench.front_end.output_of("r") == EXPECTED
 
 
 @pytest.mark.parametrize("group", [(4, 7, 6), (4, 64, 6), (4, 6, 16), (1, 16, 3)])
@@ -96,7 +96,7 @@ def test_sliding_groups_do_not_matter(group):
     bench.submit("r", PROMPT, max_tokens=40)
     bench.submit("again", PROMPT, max_tokens=40, priority=1)
     bench.run()
-    assert bench.sink.output_of("r") == bench.sink.output_of("again") == EXPECTED
+    assert bench.front_end.output_of("r") == bench.front_end.output_of("again") == EXPECTED
     bench.assert_at_rest()
 
 
@@ -104,5 +104,4 @@ def test_a_resume_continues_with_the_same_tokens():
     bench = Bench()
     bench.submit("r", PROMPT, max_tokens=40, resumed=EXPECTED[:13])
     bench.run()
-    assert bench.sink.first_index["r", 0] == 13
-    assert bench.sink.output_of("r") == EXPECTED[13:]
+    assert bench.front_end.output_of("r") == EXPECTED[13:]

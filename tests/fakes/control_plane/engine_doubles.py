@@ -1,25 +1,21 @@
-"""What surrounds an engine in tests: time, text, output, metrics, and builders for requests."""
+"""What surrounds an engine in tests: time, front ends, constraints, metrics, and builders for requests."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from fakes.worker.strict_worker import StrictWorker, describe
 
+from control_plane.core.constraint import Constraint
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.step import TokenLogprob
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
-from control_plane.engine.ports import (
-    ChoiceSpec,
-    Failure,
-    GenerationRequest,
-    RequestAccepted,
-    RequestFailed,
-    SequenceDelta,
-    SequenceFinished,
-)
-from control_plane.engine.replay import Replay
+from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Outputs, RequestFailed, SequenceFinished
+
+_numbers = itertools.count(1)
 
 
 class FakeClock:
@@ -32,32 +28,27 @@ class FakeClock:
         return self.now
 
 
-class PieceText:
-    """Text of ids as `<id>`; holds back what may become a stop string."""
+class GivenConstraints:
+    """Implements ConstraintMaker: a grammar is the name of constraints that a test has made."""
 
-    def __init__(self, stop: tuple[str, ...] = (), broken_at: int | None = None) -> None:
-        self.matched_stop: str | None = None
-        self._stop = stop
-        self._held = ""
-        self._broken_at = broken_at
+    def __init__(self) -> None:
+        self._given: dict[str, Sequence[Constraint]] = {}
 
-    def push(self, token_id: int) -> str:
-        assert self.matched_stop is None
-        if token_id == self._broken_at:
-            raise RuntimeError("broken text")
-        self._held += f"<{token_id}>"
-        for stop in self._stop:
-            if stop in self._held:
-                self.matched_stop = stop
-                return self._held[: self._held.index(stop)]
-        keep = max((len(stop) - 1 for stop in self._stop), default=0)
-        shown = self._held[: len(self._held) - keep]
-        self._held = self._held[len(shown) :]
-        return shown
+    def take(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes of a request, in which a grammar stands for the `constraint` of its choice, or the `constraints` of its choices."""
+        constraint, constraints = changes.pop("constraint", None), changes.pop("constraints", ())
+        given = [one for one in (constraint, *constraints) if one is not None]
+        if not given:
+            return changes
+        name = f"grammar {len(self._given)}"
+        self._given[name] = given
+        return {**changes, "grammar": name}
 
-    def finish(self) -> str:
-        shown, self._held = self._held, ""
-        return shown
+    def begin(self, grammar: str, generated: Sequence[Sequence[int]]) -> Sequence[Constraint]:
+        for constraint, token_ids in zip(self._given[grammar], generated, strict=True):
+            for token_id in token_ids:
+                constraint.push(token_id)
+        return self._given[grammar]
 
 
 class RecordingMetrics:
@@ -74,78 +65,78 @@ class RecordingMetrics:
         return sum(values) if not isinstance(values[0], list) else [item for value in values for item in value]
 
 
-class RecordingSink:
-    """Keeps the output, and checks that it is in order, exactly once, and that nothing follows an end."""
+class RecordingFrontEnd:
+    """Submits requests, keeps the output, and checks that nothing follows the end of a choice."""
 
     def __init__(self) -> None:
         self.accepted: set[str] = set()
         self.tokens: dict[tuple[str, int], list[int]] = {}
-        self.texts: dict[tuple[str, int], str] = {}
         self.logprobs: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceFinished] = {}
         self.failed: dict[str, RequestFailed] = {}
         self.prompt_logprobs: dict[str, list[TokenLogprob]] = {}
-        self.first_index: dict[tuple[str, int], int] = {}
-        self.numerics_ids: dict[tuple[str, int], list[str]] = {}
+        self.numerics_ids: dict[tuple[str, int], list[str]] = {}  # of each token
+        self._live: dict[int, tuple[str, int]] = {}  # choices by number
+        self._numerics: dict[int, str] = {}
 
-    def publish(self, outputs) -> None:
-        for output in outputs:
-            if isinstance(output, SequenceDelta):
-                self._take_delta(output)
-            elif isinstance(output, SequenceFinished):
-                assert (output.request_id, output.choice) not in self.finished
-                self.finished[output.request_id, output.choice] = output
-            elif isinstance(output, RequestFailed):
-                self.failed[output.request_id] = output
-            elif isinstance(output, RequestAccepted):
-                assert output.request_id not in self.accepted or output.request_id in self.failed
-                self.accepted.add(output.request_id)
-            else:
-                assert output.request_id not in self.prompt_logprobs
-                self.prompt_logprobs[output.request_id] = list(output.entries)
+    def submit(self, engine: Engine, request: GenerationRequest) -> None:
+        """Send a request, whose output is kept by its id and the indices of its choices."""
+        self._live.update((choice.number, (request.request_id, choice.index)) for choice in request.choices)
+        engine.submit(request, self)
 
-    def _take_delta(self, delta: SequenceDelta) -> None:
-        key = (delta.request_id, delta.choice)
-        assert key not in self.finished
-        first = self.first_index.setdefault(key, delta.first_index)
-        tokens = self.tokens.setdefault(key, [])
-        assert delta.first_index == first + len(tokens), "a token is missing or comes twice"
-        tokens.extend(delta.token_ids)
-        self.numerics_ids.setdefault(key, []).append(delta.numerics_id)
-        self.texts[key] = self.texts.get(key, "") + delta.text
-        self.logprobs.setdefault(key, []).extend(delta.logprobs)
+    def number_of(self, request_id: str, choice: int = 0) -> int:
+        """The number of a live choice."""
+        return max(number for number, key in self._live.items() if key == (request_id, choice))
+
+    def forget(self) -> None:
+        """Forget what was told, but not which choices are live."""
+        live, numerics = self._live, self._numerics
+        self.__init__()  # type: ignore[misc]
+        self._live, self._numerics = live, numerics
+
+    def publish(self, outputs: Outputs) -> None:
+        assert not outputs.is_empty
+        self.accepted.update(outputs.accepted)
+        for prompt in outputs.prompt_logprobs:
+            assert prompt.request_id not in self.prompt_logprobs
+            self.prompt_logprobs[prompt.request_id] = list(prompt.entries)
+        self._numerics.update(outputs.numerics)
+        logprobs = dict(outputs.logprobs)
+        assert all(0 <= place < len(outputs.numbers) for place in logprobs)
+        for place, (number, token_id) in enumerate(zip(outputs.numbers, outputs.token_ids, strict=True)):
+            self._take_token(number, token_id, logprobs.get(place))
+        for finished in outputs.finished:
+            key = self._live.pop(finished.number)
+            assert key not in self.finished
+            self.finished[key] = finished
+        for failed in outputs.failed:
+            self.failed[failed.request_id] = failed
+
+    def _take_token(self, number: int, token_id: int, logprob: TokenLogprob | None) -> None:
+        key = self._live[number]
+        self.tokens.setdefault(key, []).append(token_id)
+        self.numerics_ids.setdefault(key, []).append(self._numerics[number])
+        if logprob is not None:
+            assert logprob.token_id == token_id
+            self.logprobs.setdefault(key, []).append(logprob)
 
     def output_of(self, request_id: str, choice: int = 0) -> list[int]:
         return self.tokens.get((request_id, choice), [])
 
 
-_CHOICE_FIELDS = {
-    "sampling": "sampling",
-    "text": "text",
-    "constraint": "constraint",
-    "resumed": "resumed_token_ids",
-    "numerics_id": "resumed_numerics_id",
-}
+_CHOICE_FIELDS = {"sampling": "sampling", "resumed": "resumed_token_ids", "numerics_id": "resumed_numerics_id"}
 
 
-def make_choice(index: int = 0, **changes) -> ChoiceSpec:
-    """A choice; `stop` goes to its text."""
-    stop = changes.pop("stop", ())
-    fields = {"sampling": SamplingParams(), "text": PieceText(stop), **changes}
-    return ChoiceSpec(index, **{_CHOICE_FIELDS[name]: value for name, value in fields.items()})
+def make_choice(index: int = 0, **changes: Any) -> ChoiceSpec:
+    """A choice with a number of its own."""
+    fields = {"sampling": SamplingParams(), **changes}
+    return ChoiceSpec(index, next(_numbers), **{_CHOICE_FIELDS[name]: value for name, value in fields.items()})
 
 
-def make_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> GenerationRequest:
-    """A request as the engine takes it: what it resumes has been replayed. See `received_request`."""
-    replay = Replay(received_request(request_id, prompt, **changes))
-    replay.advance(1_000_000)
-    return replay.request
-
-
-def received_request(request_id: str = "r", prompt=(1, 2, 3), **changes) -> GenerationRequest:
-    """A request with one choice, to which `stop`, `sampling`, `resumed`, `numerics_id`, `constraint` and `text` go, or with `choices`."""
-    choice = {name: changes.pop(name) for name in (*_CHOICE_FIELDS, "stop") if name in changes}
-    fields = {
+def make_request(request_id: str = "r", prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> GenerationRequest:
+    """A request with one choice, to which `sampling`, `resumed` and `numerics_id` go, or with `choices`."""
+    choice = {name: changes.pop(name) for name in _CHOICE_FIELDS if name in changes}
+    fields: dict[str, Any] = {
         "request_id": request_id,
         "resume_key": b"key",
         "prompt_token_ids": tuple(prompt),
@@ -163,10 +154,11 @@ class Bench:
 
     def __init__(self, *descriptions, engine_options: EngineOptions | None = None, metrics=None, **scheduler_options) -> None:
         self.clock = FakeClock()
-        self.sink = RecordingSink()
+        self.front_end = RecordingFrontEnd()
         self.metrics = metrics or RecordingMetrics()
+        self.constraints = GivenConstraints()
         self.scheduler = Scheduler(SchedulerOptions(**scheduler_options))
-        self.engine = Engine(self.scheduler, self.sink, self.metrics, engine_options, self.clock)
+        self.engine = Engine(self.scheduler, self.metrics, self.constraints, engine_options, self.clock)
         self.workers: list[Any] = []
         for description in descriptions or (describe(),):
             self.join(description)
@@ -185,11 +177,21 @@ class Bench:
         self.workers.remove(worker)
         worker.lose()
 
-    def submit(self, request_id: str = "r", prompt=(1, 2, 3), **changes) -> None:
-        self.engine.submit(make_request(request_id, prompt, **changes))
+    def submit(self, request_id: str = "r", prompt=(1, 2, 3), front_end: RecordingFrontEnd | None = None, **changes) -> None:
+        (front_end or self.front_end).submit(self.engine, make_request(request_id, prompt, **self.constraints.take(changes)))
 
-    def abort(self, request_id: str) -> bool:
-        return self.engine.end(request_id, Failure.CANCELLED, "request aborted")
+    def end(self, request_id: str, failure: Failure, message: str = "ended") -> None:
+        self.engine.end(self.front_end, request_id, failure, message)
+
+    def finish(self, request_id: str, choice: int = 0) -> None:
+        """A stop string was found."""
+        self.engine.finish(self.front_end, self.front_end.number_of(request_id, choice))
+
+    def hold(self, request_id: str) -> None:
+        self.engine.hold(self.front_end, request_id)
+
+    def unhold(self, request_id: str) -> None:
+        self.engine.unhold(self.front_end, request_id)
 
     def turn(self) -> None:
         self.engine.turn()

@@ -1,10 +1,11 @@
-"""A child of a supervisor that does what the words in a file say, one for each of its lives: serve, wait, stay, drain, die and a code.
+"""A child of a supervisor that does what the words in a file say, one for each life: serve, wait, stay, drain, mute, die and a code.
 
     python supervised_child.py NAME DIRECTORY [FLAG...]
 
 DIRECTORY/NAME has the words; when they are used up, it serves. What happens is appended to DIRECTORY/log.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -36,7 +37,10 @@ class SupervisedChild:
         if self.word == "drain":
             print(json.dumps({"draining": True}), flush=True)
         while True:
-            time.sleep(60)
+            time.sleep(0.05)
+            if self.word != "mute":
+                with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
+                    os.write(sys.stdout.fileno(), b'{"well": true}\n')
 
     def _next_word(self) -> str:
         file = self.directory / self.name

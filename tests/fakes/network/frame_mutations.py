@@ -16,6 +16,21 @@ _FLOATS = [0.0, -0.0, 0.5, 1.0, -1.0, 2.0, 1e-45, 1e38, -1e38, float("inf"), flo
 _STRINGS = ["", "x", "é\n", "\x00", "x" * 256, "x" * 257, "y" * 100_000]
 _MILLION = 1_000_000
 
+#: Unsigned numbers: telling values, and the first that is none.
+_NUMBERS = {
+    FieldDescriptor.TYPE_UINT32: (_UINT32, 2**32),
+    FieldDescriptor.TYPE_UINT64: (_UINT64, 2**64),
+    FieldDescriptor.TYPE_FIXED64: (_UINT64, 2**64),
+}
+
+#: Values of the remaining types, whatever stood there before.
+_CHOICES: dict[int, list[Any]] = {
+    FieldDescriptor.TYPE_INT32: [0, 1, -1, 2**31 - 1, -(2**31)],
+    FieldDescriptor.TYPE_ENUM: [0, 1, 2, 99],
+    FieldDescriptor.TYPE_FLOAT: _FLOATS,
+    FieldDescriptor.TYPE_STRING: _STRINGS,
+}
+
 
 def mutate_one(random: Random, message: Message, spared: frozenset[str] = frozenset()) -> None:
     """Change one field somewhere in `message`; fields named in `spared` stay as they are."""
@@ -82,21 +97,15 @@ def _mutate_message(random: Random, owner: Message, field: FieldDescriptor) -> N
 
 
 def _scalar(random: Random, field: FieldDescriptor, value: Any) -> Any:
-    match field.type:
-        case FieldDescriptor.TYPE_UINT32:
-            return random.choice([_number(random, _UINT32), (value + 1) % 2**32, (value - 1) % 2**32])
-        case FieldDescriptor.TYPE_UINT64 | FieldDescriptor.TYPE_FIXED64:
-            return random.choice([_number(random, _UINT64), (value + 1) % 2**64, (value - 1) % 2**64])
-        case FieldDescriptor.TYPE_FLOAT:
-            return random.choice(_FLOATS)
-        case FieldDescriptor.TYPE_BOOL:
-            return not value
-        case FieldDescriptor.TYPE_STRING:
-            return random.choice(_STRINGS)
-        case FieldDescriptor.TYPE_BYTES:
-            return random.choice([b"", value + b"\x01", value[:-1], value * 2, value[:4], value[4:], *[_column(random, value)] * 6])
-        case kind:
-            raise AssertionError(f"{field.full_name} has a type that the protocol did not have: {kind}")
+    if field.type in _NUMBERS:
+        extremes, end = _NUMBERS[field.type]
+        return random.choice([_number(random, extremes), (value + 1) % end, (value - 1) % end])
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return not value
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return random.choice([b"", value + b"\x01", value[:-1], value * 2, value[:4], value[4:], *[_column(random, value)] * 6])
+    assert field.type in _CHOICES, f"{field.full_name} has a type that the protocol did not have: {field.type}"
+    return random.choice(_CHOICES[field.type])
 
 
 def _number(random: Random, extremes: list[int]) -> int:

@@ -265,7 +265,7 @@ class StrictWorker:
         assert {lane for lane in drawing if self.lanes[lane].admission.constrained} >= masks.keys(), "a mask of a lane that draws nothing"
         return StepResult(
             step.step_id,
-            tokens={(lane, generation): token_id for lane, generation, token_id in sampled},
+            tokens={lane: token_id for lane, _, token_id in sampled},
             logprobs={lane: TokenLogprob(token_id, -0.5) for lane, _, token_id in sampled if self._wants_logprobs(lane)},
             prompt_logprobs=told,
             lane_errors=errors,

@@ -90,7 +90,8 @@ async def test_ops_04_while_files_are_bad_the_last_good_pair_stays(
         good = presented(port)
         spoil(files, certificates)
         assert [presented(port), presented(port)] == [good, good]
-        assert [record.message for record in caplog.records] == ["credentials not reloaded, the last good ones stay"]
+        ours = [record.message for record in caplog.records if record.name != "asyncio"]  # where gRPC's reader is heard of at times
+        assert ours == ["credentials not reloaded, the last good ones stay"]
         certificates.issue("server")
         assert presented(port) != good
 

@@ -1,5 +1,6 @@
 """From a client's GenerationSpec to a request that the engine can take."""
 
+import itertools
 import re
 import secrets
 import time
@@ -21,14 +22,18 @@ from control_plane.edge.service.admission.parameters import (
     sampling_params,
 )
 from control_plane.edge.service.admission.prompt import PromptEncoder, context_prompt_limit
+from control_plane.edge.service.admission.replay import Replay, ResumedChoice
 from control_plane.edge.service.admission.resume import Replayer, check_num_resumed_tokens, check_resume, unfinished_choices
+from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import InvalidArgument, NotFound, Unavailable
+from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.text.text_stream import SequenceTextStream, StopStrings, TextRules
-from control_plane.engine.ports import ChoiceSpec, GenerationRequest
+from control_plane.engine.ports import ChoiceSpec, GenerationRequest, SequenceFinished
 from pypto_serving.inference.v1 import inference_pb2
 
 _REQUEST_ID = re.compile(r"[ -~]{1,256}")
 _MAX_SALT_BYTES = 256
+_MAX_NUMBERS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class AdmittedRequest:
 
     started: inference_pb2.Started
     request: GenerationRequest
+    choices: Sequence[ChoiceOutput]  # those of the request, and those that a resume turned out to contain to their end
 
 
 class Admission:
@@ -46,6 +52,7 @@ class Admission:
         self,
         model: ServedModel,
         encoder: PromptEncoder,
+        compiler: ConstraintCompiler,
         replayer: Replayer,
         context_limit: ContextLimit,
         priorities: PriorityRange = DEFAULT_PRIORITIES,
@@ -56,7 +63,8 @@ class Admission:
         self._encoder = encoder
         self._replayer = replayer
         self._context_limit = context_limit
-        self._constraints = RequestConstraints(model)
+        self._constraints = RequestConstraints(compiler)
+        self._numbers = itertools.count()
 
     async def admit(self, spec: inference_pb2.GenerationSpec) -> AdmittedRequest:
         """Understand a request. It waits while no worker has ever said how long a request may be."""
@@ -90,9 +98,10 @@ class Admission:
             num_prompt_tokens=len(prompt),
             prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
         )
-        choices = await self._choices(spec, effective, prompt)
-        request = self._request(spec, started, prompt, choices, arrival_time)
-        return AdmittedRequest(started, await self._replayer.replay(request))
+        grammar, choices = await self._choices(spec, effective, prompt)
+        request = self._request(spec, started, prompt, grammar, arrival_time)
+        await self._replayer.run(Replay(request, choices))
+        return AdmittedRequest(started, self._with_choices(request, effective, choices), [choice.output for choice in choices])
 
     async def prepare(self) -> None:
         """Build what all constraints share, so that the first constrained request is as fast as the others."""
@@ -141,51 +150,55 @@ class Admission:
 
     async def _choices(
         self, spec: inference_pb2.GenerationSpec, effective: inference_pb2.EffectiveParameters, prompt: Sequence[int]
-    ) -> list[ChoiceSpec]:
-        """The choices to be generated. Prompt logprobs are asked of the first of them."""
+    ) -> tuple[str, list[ResumedChoice]]:
+        """The grammar of all choices, and those that a resume has not seen to their end."""
         unfinished = unfinished_choices(spec, effective.n)
+        grammar = ""
         constraints: Sequence[Constraint | None] = [None] * len(unfinished)
         if spec.HasField("constraint"):
-            constraints = await self._encoder.compile(self._constraints.compile, spec.constraint, len(unfinished))
-        sampling, rules = sampling_params(effective, self._model.vocab_size), self._text_rules(effective)
-        choices = []
+            grammar, constraints = await self._encoder.compile(self._constraints.compile, spec.constraint, len(unfinished))
+        rules, choices = self._text_rules(effective), []
         for choice, constraint in zip(unfinished, constraints, strict=True):
             detokenizer = self._model.tokenizer.detokenizer(prompt, effective.output.skip_special_tokens)
-            choices.append(
-                ChoiceSpec(
-                    index=choice.index,
-                    sampling=replace(sampling, seed=choice_seed(sampling.seed, choice.index)),
-                    text=SequenceTextStream(detokenizer, rules),
-                    constraint=constraint,
-                    resumed_token_ids=choice.token_ids,
-                    resumed_numerics_id=choice.numerics_id,
-                )
-            )
-            sampling = replace(sampling, prompt_logprobs=None)
-        return choices
+            output = ChoiceOutput(choice.index, next(self._numbers) % _MAX_NUMBERS, SequenceTextStream(detokenizer, rules))
+            choices.append(ResumedChoice(output, choice.token_ids, choice.numerics_id, constraint))
+        return grammar, choices
 
     def _request(
-        self,
-        spec: inference_pb2.GenerationSpec,
-        started: inference_pb2.Started,
-        prompt: list[int],
-        choices: Sequence[ChoiceSpec],
-        arrival_time: float,
+        self, spec: inference_pb2.GenerationSpec, started: inference_pb2.Started, prompt: list[int], grammar: str, arrival_time: float
     ) -> GenerationRequest:
+        """The request without its choices."""
         effective, caller = started.effective, CALLER.get()
         return GenerationRequest(
             request_id=caller.scoped(started.request_id),
             resume_key=started.resume_key,
             prompt_token_ids=prompt,
-            choices=choices,
+            choices=(),
             max_tokens=effective.stopping.max_tokens,
             min_tokens=effective.stopping.min_tokens,
             end_token_ids=self._end_token_ids(effective.stopping) | self._stop_token_ids(effective),
             arrival_time=arrival_time,
             priority=spec.priority,
             cache_salt=caller.scoped(spec.cache_salt),
+            grammar=grammar,
             takes_over=spec.HasField("resume"),
         )
+
+    def _with_choices(
+        self, request: GenerationRequest, effective: inference_pb2.EffectiveParameters, choices: Sequence[ResumedChoice]
+    ) -> GenerationRequest:
+        """The request with the choices that go on, the others are finished. Prompt logprobs are asked of the first of them."""
+        sampling = sampling_params(effective, self._model.vocab_size)
+        specs = []
+        for choice in choices:
+            index, number = choice.output.index, choice.output.number
+            if choice.ending:
+                choice.output.finish(_resumed_end(request, choice))
+                continue
+            seeded = replace(sampling, seed=choice_seed(sampling.seed, index)) if index else sampling
+            specs.append(ChoiceSpec(index, number, seeded, choice.token_ids, choice.numerics_id))
+            sampling = sampling if sampling.prompt_logprobs is None else replace(sampling, prompt_logprobs=None)
+        return replace(request, choices=specs)
 
     def _end_token_ids(self, stopping: inference_pb2.StoppingParams) -> frozenset[int]:
         return frozenset() if stopping.ignore_eos else self._model.end_token_ids
@@ -216,6 +229,24 @@ class Admission:
             min_tokens=stopping.min_tokens,
             end_texts=end_texts,
         )
+
+
+def _resumed_end(request: GenerationRequest, choice: ResumedChoice) -> SequenceFinished:
+    """The end of a choice that was generated before, all of it."""
+    assert choice.ending
+    seconds = time.monotonic() - request.arrival_time
+    return SequenceFinished(
+        number=choice.output.number,
+        reason=choice.ending.reason,
+        end_token_id=choice.ending.end_token_id,
+        num_prompt_tokens=len(request.prompt_token_ids),
+        num_generated_tokens=choice.output.first_index,
+        num_cached_tokens=0,
+        num_readmissions=0,
+        queue_seconds=seconds,
+        first_token_seconds=0.0,
+        total_seconds=seconds,
+    )
 
 
 def _check_sizes(spec: inference_pb2.GenerationSpec) -> None:

@@ -1,6 +1,5 @@
 """The constraint of a request: its limits, and its way to the compiler."""
 
-from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler, ConstraintsUnavailable
 from control_plane.edge.text.constraint.grammar import (
@@ -35,21 +34,21 @@ def check_constraint(constraint: inference_pb2.Constraint) -> None:
 class RequestConstraints:
     """Makes the constraints of requests. Its methods may be called on any thread, and block."""
 
-    def __init__(self, model: ServedModel) -> None:
-        self._compiler = ConstraintCompiler(model.tokenizer, model.vocab_size, model.end_token_ids)
+    def __init__(self, compiler: ConstraintCompiler) -> None:
+        self._compiler = compiler
 
     def prepare(self) -> None:
         """Build what all constraints share: until then the first one waits for it."""
         self._compiler.prepare()
 
-    def compile(self, constraint: inference_pb2.Constraint, count: int) -> list[TokenConstraint]:
-        """A checked constraint for each of `count` sequences; raises a RequestError."""
+    def compile(self, constraint: inference_pb2.Constraint, count: int) -> tuple[str, list[TokenConstraint]]:
+        """The grammar of a checked constraint, and a constraint by it for each of `count` sequences; raises a RequestError."""
         kind = constraint.WhichOneof("kind")
         assert kind is not None
         try:
             is_list = kind == "alternatives"
             grammar = alternatives_grammar(constraint.alternatives.texts) if is_list else _GRAMMARS[kind](getattr(constraint, kind))
-            return self._compiler.compile(grammar, count)
+            return grammar, self._compiler.compile(grammar, count)
         except GrammarRefused as error:
             raise InvalidArgument(f"constraint.{kind}: {error}") from None
         except ConstraintsUnavailable as error:

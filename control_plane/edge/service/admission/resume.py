@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from control_plane.core.constraint import ConstraintViolated
 from control_plane.edge.service.admission.parameters import check_complete, check_num_tokens, check_parameters, check_token_ids
+from control_plane.edge.service.admission.replay import Replay
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument
-from control_plane.engine.ports import GenerationRequest
-from control_plane.engine.replay import Replay
 from pypto_serving.inference.v1 import inference_pb2
 
 #: Of all choices together; they go through text, stop strings and constraint again.
@@ -115,12 +114,11 @@ class Replayer:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def replay(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with its resumed tokens replayed; raises InvalidArgument. Whoever stops waiting stops it."""
-        num_tokens = sum(len(choice.resumed_token_ids) for choice in request.choices)
+    async def run(self, replay: Replay) -> None:
+        """Replay to the end; raises InvalidArgument. Whoever stops waiting stops it."""
+        num_tokens, seconds = replay.num_tokens, 0.0
         if not num_tokens:
-            return request
-        replay, seconds = Replay(request), 0.0
+            return
         try:
             while not replay.is_done:
                 seconds += await asyncio.get_running_loop().run_in_executor(self._threads, self._run_slice, replay)
@@ -131,7 +129,6 @@ class Replayer:
                     )
         except ConstraintViolated as error:
             raise InvalidArgument(str(error)) from None
-        return replay.request
 
     def _run_slice(self, replay: Replay) -> float:
         """Returns the CPU time that it took, in seconds."""

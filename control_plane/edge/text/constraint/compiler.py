@@ -57,22 +57,25 @@ class ConstraintCompiler:
             self._shared()
 
     def compile(self, grammar: str, count: int) -> list[TokenConstraint]:
-        """Constraints for `count` sequences; raises GrammarRefused and ConstraintsUnavailable."""
+        """Check a grammar that came from a client; constraints for `count` sequences. Raises GrammarRefused and ConstraintsUnavailable."""
         self._require_usable_tokens()
-        trial, tokens = self._shared()
-        trial.check(grammar)
-        begin = partial(LLMatcher, tokens, grammar, log_level=0, limits=self._limits)
-        matcher = begin()
-        matchers = [matcher.deep_copy() for _ in range(count)]  # before a mask piles anything up
-        if matcher.is_error():
-            raise GrammarRefused(reason_of(matcher.get_error()))
+        self._shared()[0].check(grammar)
+        probe, *constraints = self.begin(grammar, count + 1)
         try:
-            first_mask = TokenConstraint(matcher, begin, self._ends).mask()
+            first_mask = probe.mask()
         except ConstraintExhausted as error:
             raise GrammarRefused(str(error)) from None
         if not any(first_mask):
             raise GrammarRefused("no text fits it")
-        return [TokenConstraint(other, begin, self._ends, first_mask) for other in matchers]
+        return constraints
+
+    def begin(self, grammar: str, count: int) -> list[TokenConstraint]:
+        """Constraints for `count` sequences without tokens. An unchecked grammar could end the process, or block it."""
+        begin = partial(LLMatcher, self._shared()[1], grammar, log_level=0, limits=self._limits)
+        matcher = begin()
+        if matcher.is_error():
+            raise GrammarRefused(reason_of(matcher.get_error()))
+        return [TokenConstraint(matcher.deep_copy(), begin, self._ends) for _ in range(count)]  # before a mask piles anything up
 
     def _shared(self) -> tuple[GrammarTrial, LLTokenizer]:
         with self._lock:

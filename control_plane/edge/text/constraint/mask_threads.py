@@ -1,18 +1,18 @@
 """Masks are computed on threads, as soon as the token before them is known: a hard grammar takes tens of milliseconds for one."""
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import thread_time
+from weakref import ref
 
 from control_plane.core.constraint import Constraint
-from control_plane.engine.ports import GenerationRequest
-
-_log = logging.getLogger(__name__)
 
 #: A request whose constraint has taken so much CPU time for a token and its mask no longer shares threads with those that take less.
 _SLOW_SECONDS = 0.002
+
+#: CPU time after which it is another's turn to begin.
+_SLICE_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -23,47 +23,80 @@ class _Cost:
 
 
 class MaskThreads:
-    """Two threads for constraints that are fast, and two for others. They call `on_ready` when a mask is there."""
+    """Implements the engine's ConstraintMaker.
 
-    def __init__(self, on_ready: Callable[[], object]) -> None:
+    Two threads compile grammars and catch up with tokens generated before, in turns; two are for masks of constraints that are fast, two
+    for those of others. They call `on_ready` when a mask is there.
+    """
+
+    def __init__(self, compile: Callable[[str, int], Sequence[Constraint]], on_ready: Callable[[], object]) -> None:
+        """`compile` makes as many constraints as it is told, which have taken no token; it is called on a thread."""
+        self._compile = compile
         self._on_ready = on_ready
+        self._beginners = ThreadPoolExecutor(2, thread_name_prefix="begin-mask")
         self._fast = ThreadPoolExecutor(2, thread_name_prefix="mask")
         self._slow = ThreadPoolExecutor(2, thread_name_prefix="slow-mask")
 
     def close(self) -> None:
         """End the threads."""
-        self._fast.shutdown(wait=False, cancel_futures=True)
-        self._slow.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._beginners, self._fast, self._slow):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    def attach(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with its constraints on these threads, which begin with the first masks at once."""
-        if all(choice.constraint is None for choice in request.choices):
-            return request
+    def begin(self, grammar: str, generated: Sequence[Sequence[int]]) -> "list[ThreadedConstraint]":
+        """One constraint for each choice of a request, which has taken the tokens that the choice has generated before."""
         cost = _Cost()
-        choices = [
-            choice if choice.constraint is None else replace(choice, constraint=ThreadedConstraint(choice.constraint, self, cost))
-            for choice in request.choices
-        ]
-        return replace(request, choices=choices)
+        begun = [ThreadedConstraint(self, cost) for _ in generated]
+        self._beginners.submit(self._begin, grammar, [ref(threaded) for threaded in begun], generated)
+        return begun
+
+    def _begin(self, grammar: str, begun: "Sequence[ref[ThreadedConstraint]]", generated: Sequence[Sequence[int]]) -> None:
+        try:
+            constraints = self._compile(grammar, len(begun))
+        except Exception as error:  # belongs to the request, not to the thread
+            for reference in begun:
+                if threaded := reference():
+                    threaded.fail(error)
+            self._on_ready()
+            return
+        for reference, constraint, token_ids in zip(begun, constraints, generated, strict=True):
+            self._beginners.submit(self._catch_up, reference, constraint, iter(token_ids))
+
+    def _catch_up(self, reference: "ref[ThreadedConstraint]", constraint: Constraint, token_ids: Iterator[int]) -> None:
+        """Push tokens for a slice of time; after the last one the constraint is ready for the first mask."""
+        threaded, end = reference(), thread_time() + _SLICE_SECONDS
+        if threaded is None:
+            return  # its request has ended
+        try:
+            for token_id in token_ids:
+                constraint.push(token_id)
+                if thread_time() >= end:
+                    self._beginners.submit(self._catch_up, reference, constraint, token_ids)
+                    return
+        except Exception as error:
+            threaded.fail(error)
+            self._on_ready()
+        else:
+            threaded.start(constraint)
+
+    def run_now(self, work: Callable[[], None], cost: _Cost) -> None:
+        """Do the work of one token on the calling thread."""
+        start = thread_time()
+        work()
+        cost.is_slow = cost.is_slow or thread_time() - start > _SLOW_SECONDS
+        self._on_ready()
 
     def run(self, work: Callable[[], None], cost: _Cost) -> None:
         """Do the work of one token."""
         if cost.is_slow:
-            self._slow.submit(self._timed, work, cost)
+            self._slow.submit(self.run_now, work, cost)
         else:
             self._fast.submit(self._run_if_fast, work, cost)
 
     def _run_if_fast(self, work: Callable[[], None], cost: _Cost) -> None:
         if cost.is_slow:  # by now, as another choice has shown
-            self._slow.submit(self._timed, work, cost)
+            self._slow.submit(self.run_now, work, cost)
         else:
-            self._timed(work, cost)
-
-    def _timed(self, work: Callable[[], None], cost: _Cost) -> None:
-        start = thread_time()
-        work()
-        cost.is_slow = cost.is_slow or thread_time() - start > _SLOW_SECONDS
-        self._on_ready()
+            self.run_now(work, cost)
 
 
 class ThreadedConstraint:
@@ -73,17 +106,13 @@ class ThreadedConstraint:
     the constraint. What goes wrong there is raised by `mask`.
     """
 
-    __slots__ = ("_constraint", "_cost", "_mask", "_threads")
+    __slots__ = ("__weakref__", "_constraint", "_cost", "_mask", "_threads")
 
-    def __init__(self, constraint: Constraint, threads: MaskThreads, cost: _Cost) -> None:
-        self._constraint = constraint
+    def __init__(self, threads: MaskThreads, cost: _Cost) -> None:
         self._threads = threads
         self._cost = cost
+        self._constraint: Constraint | None = None
         self._mask: bytes | Exception | None = None
-        if constraint.is_ready:
-            self._mask = constraint.mask()
-        else:
-            threads.run(self._compute, cost)
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +132,17 @@ class ThreadedConstraint:
             raise self._mask
         return self._mask
 
+    def start(self, constraint: Constraint) -> None:
+        """Go on with a constraint that has taken every token so far; computes its mask on the calling thread."""
+        self._constraint = constraint
+        self._threads.run_now(self._compute, self._cost)
+
+    def fail(self, error: Exception) -> None:
+        """Let `mask` raise what went wrong."""
+        self._mask = error
+
     def _compute(self, token_id: int | None = None) -> None:
+        assert self._constraint is not None
         try:
             if token_id is not None:
                 self._constraint.push(token_id)

@@ -47,13 +47,13 @@ class TokenConstraint:
 
     __slots__ = ("_begin", "_ends", "_has_ended", "_mask", "_matcher", "_token_ids")
 
-    def __init__(self, matcher: LLMatcher, begin: Callable[[], LLMatcher], ends: EndTokens, first_mask: bytes | None = None) -> None:
+    def __init__(self, matcher: LLMatcher, begin: Callable[[], LLMatcher], ends: EndTokens) -> None:
         self._matcher = matcher
         self._begin = begin
         self._ends = ends
         self._has_ended = False
         self._token_ids: list[int] = []
-        self._mask = first_mask
+        self._mask: bytes | None = None
 
     @property
     def is_ready(self) -> bool:

@@ -58,14 +58,15 @@ def _admission(admission: LaneAdmission) -> worker_pb2.LaneAdmission:
         final_length=admission.final_length,
         page_tables=[worker_pb2.PageTable(page_ids=pack_ids(table)) for table in admission.page_tables],
         partition=admission.partition,
-        sampling=_sampling(admission.sampling),
+        sampling=encode_sampling(admission.sampling),
         end_token_ids=pack_ids(admission.end_token_ids),
         min_length=admission.min_length,
         constrained=admission.constrained,
     )
 
 
-def _sampling(sampling: SamplingParams) -> worker_pb2.LaneSampling:
+def encode_sampling(sampling: SamplingParams) -> worker_pb2.LaneSampling:
+    """Encode sampling parameters."""
     same: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING}
     return worker_pb2.LaneSampling(
         **same,

@@ -137,12 +137,12 @@ def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -
 def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: DueLogprobs, limits: WorkerDescription) -> StepResult:
     """Build the engine's view of the result of a step that ran; raises FrameError, also where log probabilities of `due` are missing."""
     check_range("lane_errors (number)", len(message.lane_errors), 0, limits.max_lanes)
-    logprobs = _logprobs(message, sampled, due.num_alternatives, limits.vocab_size)
+    tokens = dict(zip(sampled.lanes.tolist(), sampled.token_ids.tolist(), strict=True))
+    logprobs = _logprobs(message, tokens, due.num_alternatives, limits.vocab_size)
     _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), due.prompt_spans.keys(), due.excused_lanes)
-    keys = zip(sampled.lanes.tolist(), sampled.generations.tolist(), strict=True)
     return StepResult(
         step_id=message.step_id,
-        tokens=dict(zip(keys, sampled.token_ids.tolist(), strict=True)),
+        tokens=tokens,
         logprobs=logprobs,
         prompt_logprobs=[_prompt_chunk(chunk, due.prompt_spans[chunk.lane], limits.vocab_size) for chunk in message.prompt_logprobs],
         lane_errors=[
@@ -171,11 +171,10 @@ def _require_lanes(field: str, lanes: Iterable[int], due: Set[int], excused: Set
 
 
 def _logprobs(
-    message: worker_pb2.StepResult, sampled: SampledColumns, num_alternatives: Mapping[int, int], vocab_size: int
+    message: worker_pb2.StepResult, tokens: Mapping[int, int], num_alternatives: Mapping[int, int], vocab_size: int
 ) -> dict[int, TokenLogprob]:
     if not (num_alternatives or message.logprobs):
         return {}
-    tokens = dict(zip(sampled.lanes.tolist(), sampled.token_ids.tolist(), strict=True))
     _require_lanes("logprobs", (entry.lane for entry in message.logprobs), tokens.keys() & num_alternatives.keys())
     logprobs = {}
     for entry in message.logprobs:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.edge.metrics.collector import ServerCollector
+from control_plane.edge.metrics.collector import EngineCollector, FrontEndCollector
 from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram
 from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.ports import Failure, FinishReason
@@ -23,7 +23,8 @@ class Metrics:
         self.engine, self.link, self.calls = EngineRecorder(), LinkRecorder(), CallRecorder(["Generate"])
         self.snapshot = EngineSnapshot()
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(ServerCollector((self.engine, self.link, self.calls), lambda: self.snapshot, lambda: 3, lambda: 7))
+        self.registry.register(EngineCollector(self.engine, self.link, lambda: self.snapshot, lambda: 3))
+        self.registry.register(FrontEndCollector(self.calls, lambda: 7))
 
     def samples(self) -> dict[tuple[str, ...], float]:
         """Values by name and label values."""

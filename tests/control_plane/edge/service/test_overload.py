@@ -17,14 +17,6 @@ from control_plane.engine.options import EngineOptions
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
-class SteadyLag(LoopLag):
-    """Stays as late as it was made."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(CallRecorder([]))
-        self.seconds = seconds
-
-
 async def refusal(plane: ScriptedControlPlane, **spec: object) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plane.generate(**spec)
@@ -47,11 +39,11 @@ async def test_a_full_queue_refuses_a_text_before_it_is_tokenized() -> None:
     tokenizer.go_on.set()
     model = replace(served_model(), tokenizer=tokenizer)
     async with scripted_control_plane(model=model, options=EngineOptions(max_queued_requests=3)) as plane:
-        plane.snapshot = replace(plane.snapshot, num_waiting_for_capacity=3, retry_after_seconds=2.5)
+        plane.engine.snapshot = replace(plane.engine.snapshot, num_waiting_for_capacity=3, retry_after_seconds=2.5)
         error = await refusal(plane, text="x" * 2000)
         assert error.details() == "queue is full: 3 sequences wait or are about to, 1 would come, limit 3; retry in 2.5 s"
         assert dict(error.trailing_metadata())["retry-after-ms"] == "2500"
-        plane.snapshot = replace(plane.snapshot, num_waiting_for_capacity=1, num_waiting_tokens=10_000_000)
+        plane.engine.snapshot = replace(plane.engine.snapshot, num_waiting_for_capacity=1, num_waiting_tokens=10_000_000)
         assert (await refusal(plane, text="x" * 2000)).details().startswith("queue is full: 10000000 tokens wait, limit 10000000")
     assert tokenizer.num_long_texts == 0
 
@@ -75,32 +67,75 @@ async def test_requests_that_are_being_tokenized_keep_their_places() -> None:
 
 async def test_a_late_loop_refuses_new_calls_and_counts_them() -> None:
     async with scripted_control_plane() as plane:
-        plane.lag.observe(3.0)
+        plane.lag.observe(3.0, 3.0)
         error = await refusal(plane, text="Hi")
         assert error.details() == "the server is overloaded: it runs 3.0 s late, limit 1 s; retry in 6.0 s"
-        assert dict(error.trailing_metadata())["retry-after-ms"] == "6000"
+        metadata = dict(error.trailing_metadata())
+        assert metadata["retry-after-ms"] == metadata["grpc-retry-pushback-ms"] == "6000"
         plane.lag.seconds = 0.0
         await plane.generate(text="Hi")
     (refused,) = [family for family in plane.calls.families() if family.name.endswith("late_refusals")]
     assert refused.samples[0].value == 1
 
 
-async def test_streams_write_less_often_while_the_loop_is_late() -> None:
-    script = [*b"0123456789" * 20]
-    async with scripted_control_plane(script) as plane:
-        plane.join_worker(max_model_len=400)
-        spec = {"text": "Hi", "stopping": pb.StoppingParams(max_tokens=200)}
-        plane.lag.pace = SteadyLag(0.1).pace  # type: ignore[method-assign]
-        events = await plane.events(**spec)
-    assert "".join(event.delta.text for event in events) == bytes(script).decode()
-    assert len(events) < 50
+@pytest.fixture
+def lag() -> LoopLag:
+    return LoopLag(CallRecorder([]), max_window_seconds=0.05)
 
 
-def test_lag_is_forgotten_within_a_few_looks() -> None:
-    lag = LoopLag(CallRecorder([]))
-    lag.observe(8.0)
+def is_refused(lag: LoopLag) -> bool:
+    try:
+        lag.require_room()
+    except ResourceExhausted:
+        return True
+    return False
+
+
+def test_lag_is_forgotten_within_a_few_looks(lag: LoopLag) -> None:
+    lag.observe(8.0, 8.0)
     for _ in range(3):
-        with pytest.raises(ResourceExhausted):
-            lag.require_room()
-        lag.observe(0.0)
-    lag.require_room()
+        assert is_refused(lag)
+        lag.observe(0.0, 0.0)
+    assert not is_refused(lag)
+
+
+def test_a_process_that_was_stopped_for_a_while_is_not_late(lag: LoopLag) -> None:
+    lag.observe(30.0, 0.06)
+    assert (is_refused(lag), lag.seconds) == (False, 0.06)
+    lag.observe(0.0, 0.05)
+    lag.observe(20.0, 0.06)
+    assert not is_refused(lag)
+
+
+def test_a_process_that_gets_no_time_again_and_again_is_late(lag: LoopLag) -> None:
+    lag.observe(1.5, 0.1)
+    assert not is_refused(lag)
+    lag.observe(1.5, 0.1)
+    assert is_refused(lag)
+
+
+def windows(lag: LoopLag, *looks: tuple[float, float]) -> list[float]:
+    """The window after each look at lateness and busy share."""
+    seen = []
+    for seconds, busy_share in looks:
+        lag.observe(seconds, seconds)
+        lag.adapt_window(busy_share)
+        seen.append(lag.window_seconds)
+    return seen
+
+
+@pytest.mark.parametrize("look", [(0.0, 0.8), (0.01, 0.3)], ids=["busy", "late"])
+def test_streams_gather_output_for_ever_longer_while_there_is_too_much_to_do(lag: LoopLag, look: tuple[float, float]) -> None:
+    seen = windows(lag, *[look] * 20)
+    assert (seen[0], seen[-1], seen == sorted(seen)) == (0.005, 0.05, True)
+
+
+def test_the_window_stays_while_there_is_enough_to_do_and_goes_when_there_is_time(lag: LoopLag) -> None:
+    grown = windows(lag, *[(0.0, 0.9)] * 4)[-1]
+    assert windows(lag, *[(0.0, 0.6)] * 5) == [grown] * 5
+    seen = windows(lag, *[(0.0, 0.2)] * 20)
+    assert (seen[-1], seen == sorted(seen, reverse=True)) == (0.0, True)
+
+
+def test_without_a_delay_nothing_is_gathered() -> None:
+    assert windows(LoopLag(CallRecorder([]), max_window_seconds=0.0), *[(0.1, 1.0)] * 3) == [0.0] * 3

@@ -57,7 +57,7 @@ async def health() -> Health:
 
 @pytest.fixture
 async def readiness(health: Health) -> Readiness:
-    return Readiness(health, (SERVICE,), ContextLimit(5.0, 2))
+    return Readiness(health, (SERVICE,), ContextLimit(5.0, 2).set)
 
 
 async def test_ops_01_levels_follow_worker_and_engine(health: Health, readiness: Readiness) -> None:
@@ -117,7 +117,7 @@ async def test_ops_02_watchers_see_every_change_once() -> None:
         second, leaver = watch(plane), watch(plane)
         assert (await second.read()).status == (await leaver.read()).status == SERVING
         leaver.cancel()
-        plane.snapshot = EngineSnapshot()
+        plane.engine.snapshot = EngineSnapshot()
         assert (await first.read()).status == (await second.read()).status == NOT_SERVING
         plane.join_worker()
         assert (await first.read()).status == (await second.read()).status == SERVING

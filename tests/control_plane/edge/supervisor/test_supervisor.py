@@ -19,7 +19,8 @@ PROGRAM = """
     logging.basicConfig(level="INFO", format="%(message)s")
     def child(name):
         return Child(name, [sys.executable, CHILD, name, DIRECTORY], again=["again"])
-    sys.exit(Supervisor(child("scheduler"), [child(f"f{number}") for number in range(2)], drain_seconds=30.0).run())
+    front_ends = [child(f"f{number}") for number in range(2)]
+    sys.exit(Supervisor(child("scheduler"), front_ends, drain_seconds=30.0, max_silence_seconds=SILENCE).run())
 """
 
 
@@ -34,8 +35,11 @@ class Supervised:
     def says(self, name: str, *words: str) -> None:
         (self.directory / name).write_text("\n".join(words))
 
-    def start(self) -> None:
-        code = textwrap.dedent(PROGRAM).replace("CHILD", repr(supervised_child.__file__)).replace("DIRECTORY", repr(str(self.directory)))
+    def start(self, max_silence_seconds: float = 60.0) -> None:
+        given = {"CHILD": supervised_child.__file__, "DIRECTORY": str(self.directory), "SILENCE": max_silence_seconds}
+        code = textwrap.dedent(PROGRAM)
+        for name, value in given.items():
+            code = code.replace(name, repr(value))
         self.process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
 
     @property
@@ -70,8 +74,9 @@ class Supervised:
 def supervised(tmp_path: Path) -> Iterator[Supervised]:
     supervised = Supervised(tmp_path)
     yield supervised
-    if supervised.process.poll() is None:
-        supervised.process.kill()
+    supervised.process.kill()
+    assert supervised.process.stderr is not None
+    if not supervised.process.stderr.closed:
         supervised.wait()
 
 
@@ -103,14 +108,14 @@ def test_what_cannot_start_is_said_once_and_ends_everything_with_its_code(superv
     supervised.says("f0", "die2")
     supervised.start()
     code, said = supervised.wait()
-    assert (code, said.splitlines()) == (2, ["f0 cannot start", "draining", "stopped"])
+    assert (code, said.splitlines()) == (2, ["f0 cannot start"])
     assert not any(line.startswith("f1") for line in supervised.log) and "scheduler SIGTERM" in supervised.log
 
 
 def test_a_scheduler_that_cannot_start_has_no_front_ends(supervised: Supervised) -> None:
     supervised.says("scheduler", "die1")
     supervised.start()
-    assert supervised.wait() == (1, "scheduler cannot start\ndraining\nstopped\n")
+    assert supervised.wait() == (1, "scheduler cannot start\n")
     assert not any(line.startswith("f") for line in supervised.log)
 
 
@@ -148,6 +153,16 @@ def test_a_scheduler_that_dies_while_front_ends_drain_is_started_again_and_they_
     os.kill(supervised.pid("f0"), signal.SIGKILL)
     assert supervised.wait()[0] == 0
     assert [line.split()[0] for line in supervised.log].count("f1") == 3  # started, serving, SIGTERM
+
+
+def test_whoever_falls_silent_is_killed_and_started_again(supervised: Supervised) -> None:
+    supervised.says("f1", "mute")
+    supervised.start(max_silence_seconds=1.0)
+    supervised.wait_for("f1 serving")
+    silent = supervised.pid("f1")
+    while supervised.pid("f1") == silent:
+        time.sleep(0.01)
+    assert "a process is silent and is killed" in supervised.stop()[1]
 
 
 def test_a_signal_while_it_starts_ends_it(supervised: Supervised) -> None:

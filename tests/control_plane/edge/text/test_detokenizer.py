@@ -1,5 +1,6 @@
 """Incremental detokenization: characters leave when they are complete, and nothing is lost or doubled."""
 
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -177,3 +178,22 @@ def test_pieces_of_sentencepiece_tokens_join_to_the_tokenizers_own_text(text: st
 
 def test_special_tokens_of_the_prompt_do_not_count_as_text() -> None:
     assert "".join(pieces_of(byte_tokenizer(), b"a", prompt=[0xE9, BOS])) == "a"
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    return {"bytes": byte_tokenizer, "window": window_tokenizer, "pieces": lambda: piece_tokenizer(["▁", "▁the", "▁▁", "x", "ž"])}[kind]()
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["bytes", "window", "pieces"]),
+    st.lists(st.integers(0, 265), max_size=6),
+    st.lists(st.lists(st.integers(0, 265), max_size=10), max_size=6),
+    st.booleans(),
+)
+def test_many_tokens_at_once_give_what_each_of_them_gives(kind: str, prompt: list[int], parts: list[list[int]], skip: bool) -> None:
+    tokenizer = tokenizer_of(kind)
+    one_by_one, at_once = (tokenizer.detokenizer(prompt, skip_special_tokens=skip) for _ in range(2))
+    for part in parts:
+        assert at_once.push_all(array("I", part)) == "".join([one_by_one.push(token_id) for token_id in part])
+    assert at_once.finish() == one_by_one.finish()

@@ -80,6 +80,15 @@ def test_the_text_is_a_function_of_the_tokens(token_ids: list[int], stops: list[
     assert run(byte_stream(rules), token_ids) == whole_text(token_ids, stops, max(min_tokens - 1, 0), include_stop)
 
 
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from([*b"ab\xc5\xbe\xff", EOT]), max_size=9), max_size=5), st.sampled_from(["", "<eot>"]))
+def test_many_tokens_at_once_give_the_text_of_each(parts: list[list[int]], end_text: str) -> None:
+    one_by_one, at_once = (byte_stream(TextRules(end_texts={EOT: end_text})) for _ in range(2))
+    for part in parts:
+        assert at_once.push_all(part) == "".join([one_by_one.push(token_id) for token_id in part])
+    assert at_once.finish() == one_by_one.finish()
+
+
 def whole_text(token_ids: list[int], stops: list[str], num_exempt: int, include_stop: bool) -> tuple[str, str | None, int]:
     """What `run` must return, by decoding all tokens again after each."""
     for count in range(1, len(token_ids) + 1):

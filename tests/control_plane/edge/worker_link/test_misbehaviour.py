@@ -197,7 +197,7 @@ async def test_log_probabilities_that_are_missing_are_made_again(step: int) -> N
         sampling = SamplingParams(logprobs=True, top_logprobs=2, prompt_logprobs=1)
         engine.submit("r", [7] * 20, max_tokens=3, sampling=sampling)
         assert await engine.tokens("r") == solo([7] * 20, 3)
-        assert len(engine.sink.prompt_logprobs["r"]) == 20 and engine.link_metrics.num_mismatches == 1
+        assert len(engine.front_end.prompt_logprobs["r"]) == 20 and engine.link_metrics.num_mismatches == 1
 
 
 async def test_without_a_worker_requests_end_after_the_grace() -> None:
@@ -205,7 +205,7 @@ async def test_without_a_worker_requests_end_after_the_grace() -> None:
         await until(lambda: engine.num_workers == 1)
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))
-        assert {failed.failure for failed in engine.sink.failed.values()} == {Failure.UNAVAILABLE}
+        assert {failed.failure for failed in engine.front_end.failed.values()} == {Failure.UNAVAILABLE}
         await worker.start()
         await until(lambda: engine.num_workers == 1)
         engine.submit("later", [5], max_tokens=4)
@@ -217,10 +217,10 @@ async def test_a_lane_that_cannot_go_on_takes_nobody_with_it() -> None:
     async with _workers({6: WorkerFault.LANE_ERROR}) as (worker,), LinkedEngine(worker.address) as engine:
         _submit_all(engine)
         await until(lambda: all(engine.has_ended(name) for name in _PROMPTS))
-        ((name, failed),) = engine.sink.failed.items()
+        ((name, failed),) = engine.front_end.failed.items()
         assert failed.failure is Failure.INTERNAL
         for other in _PROMPTS.keys() - {name}:
-            assert engine.sink.output_of(other) == solo(_PROMPTS[other], 12)
+            assert engine.front_end.output_of(other) == solo(_PROMPTS[other], 12)
         await engine.assert_comes_to_rest()
 
 

@@ -4,7 +4,7 @@ import math
 
 import grpc
 import pytest
-from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, VOCAB_SIZE, served_model
+from fakes.control_plane.scripted_engine import MAX_MODEL_LEN, VOCAB_SIZE, compiler_of, served_model
 from fakes.text.tokenizers import BOS, EOS, EOT, byte_tokenizer
 from harness.request_admission import admit, prompt_ids, refusal
 
@@ -127,7 +127,7 @@ async def test_a_spec_that_makes_no_sense_is_refused(spec: pb.GenerationSpec, co
 async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
     model = served_model(max_positions=4)
     with pytest.raises(RequestError, match="token_ids has 5 tokens, may have at most 4"):
-        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(
+        await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(
             pb.GenerationSpec(token_ids=prompt_ids(*[1] * 5))
         )
 
@@ -142,7 +142,9 @@ async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch:
     encode = model.tokenizer.encode
     monkeypatch.setattr(Tokenizer, "encode", lambda _, text, *rest, **named: sizes.append(len(text)) or encode(text, *rest, **named))
     with pytest.raises(RequestError, match="text has more than 100000 tokens"):
-        await Admission(model, PromptEncoder(model), Replayer(), ContextLimit(1.0, 1)).admit(pb.GenerationSpec(text="x" * 700_000))
+        await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(
+            pb.GenerationSpec(text="x" * 700_000)
+        )
     assert sizes == [1 << 16] * 4
 
 
@@ -218,5 +220,7 @@ async def test_stop_07_ignore_eos_keeps_the_stop_tokens_of_the_request() -> None
 )
 async def test_which_end_tokens_have_text(stopping: dict[str, object], skip: bool, end: int, text: str) -> None:
     spec = pb.GenerationSpec(text="x", stopping=pb.StoppingParams(**stopping), output=pb.OutputOptions(skip_special_tokens=skip))
-    stream = (await admit(spec)).request.choices[0].text
-    assert stream.push(ord("a")) + stream.push(end) + stream.finish() == text
+    output = (await admit(spec)).choices[0]
+    output.token_ids.extend([ord("a"), end])
+    delta = output.take(1, 2)
+    assert delta is not None and delta.text == text

@@ -2,7 +2,6 @@
 
 import hashlib
 
-from fakes.text.tokenizers import EOS
 from harness.request_admission import admit, prompt_ids, refusal
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -22,23 +21,23 @@ async def test_smp_02_choices_have_seeds_of_their_own_and_the_first_that_of_the_
 
 
 async def test_choices_differ_in_nothing_else_and_share_no_text() -> None:
-    first, second = (await admit(spec(2))).request.choices
-    assert first.text.push(ord("a")) + second.text.push(ord("b")) == "ab"
-    assert (first.resumed_token_ids, second.resumed_token_ids) == ((), ())
+    admitted = await admit(spec(2))
+    first, second = admitted.choices
+    first.token_ids.append(0xC5)
+    second.token_ids.extend(b"b")
+    assert [delta.text for choice in admitted.choices if (delta := choice.take(1, 2))] == ["", "b"]
+    assert [choice.resumed_token_ids for choice in admitted.request.choices] == [(), ()]
+
+
+async def test_live_choices_have_numbers_of_their_own_by_which_output_finds_them() -> None:
+    admitted = await admit(spec(64))
+    assert [choice.number for choice in admitted.request.choices] == [choice.number for choice in admitted.choices]
+    assert len({choice.number for choice in admitted.choices}) == 64
 
 
 async def test_prompt_logprobs_are_asked_of_one_choice() -> None:
     choices = (await admit(spec(3, output=pb.OutputOptions(prompt_logprobs=2)))).request.choices
     assert [choice.sampling.prompt_logprobs for choice in choices] == [2, None, None]
-
-
-async def test_constraints_of_choices_go_their_own_ways() -> None:
-    first, second = (await admit(spec(2, constraint=pb.Constraint(regex="ab|cd")))).request.choices
-    assert first.constraint is not None and second.constraint is not None
-    for token_id in [*b"ab", EOS]:
-        first.constraint.push(token_id)
-    for token_id in [*b"cd", EOS]:
-        second.constraint.push(token_id)
 
 
 async def test_val_13_a_huge_n_is_refused_before_anything_is_built() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 import tokenizers
-from fakes.control_plane.scripted_engine import scripted_control_plane, served_model
+from fakes.control_plane.scripted_engine import compiler_of, scripted_control_plane, served_model
 from fakes.text.tokenizers import EOS, SPECIAL_TOKENS
 from harness.request_admission import admit, refusal
 from tokenizers import decoders, models
@@ -38,12 +38,12 @@ def alternatives(*texts: str) -> pb.Constraint:
     ],
 )
 async def test_every_kind_of_constraint_is_understood(constraint: pb.Constraint, text: str) -> None:
-    choice = (await admit(pb.GenerationSpec(text="x", constraint=constraint))).request.choices[0]
-    assert choice.constraint is not None
+    request = (await admit(pb.GenerationSpec(text="x", constraint=constraint))).request
+    (compiled,) = compiler_of(served_model()).compile(request.grammar, 1)
     for token_id in [*text.encode(), EOS]:
-        mask = choice.constraint.mask()
+        mask = compiled.mask()
         assert mask[token_id // 8] >> token_id % 8 & 1
-        choice.constraint.push(token_id)
+        compiled.push(token_id)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,15 @@ async def test_what_all_constraints_share_is_built_before_the_first(monkeypatch:
     monkeypatch.setattr(compiler, "GrammarTokens", CountedTokens)
     model = served_model()
     encoder = PromptEncoder(model)
-    admission = Admission(model, encoder, Replayer(), ContextLimit(1.0, 1))
+    admission = Admission(model, encoder, compiler_of(model), Replayer(), ContextLimit(1.0, 1))
     await admission.prepare()
     assert [name.partition("_")[0] for name in built] == ["constraint"]
     await encoder.compile(admission._constraints.compile, pb.Constraint(regex="ab"), 2)
     assert len(built) == 1
-    await Admission(model_without_ends(), encoder, Replayer(), ContextLimit(1.0, 1)).prepare()  # cannot be constrained: nothing to do
+    endless = model_without_ends()
+    await Admission(
+        endless, encoder, compiler_of(endless), Replayer(), ContextLimit(1.0, 1)
+    ).prepare()  # cannot be constrained: nothing to do
     encoder.close()
     assert len(built) == 1
 

@@ -5,11 +5,11 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from fakes.control_plane.engine_doubles import PieceText, make_choice, received_request
+from fakes.control_plane.stream_doubles import PieceText, make_output, make_request
 
+from control_plane.edge.service.admission.replay import Replay, ResumedChoice
 from control_plane.edge.service.admission.resume import Replayer, ReplayLimits
 from control_plane.edge.service.errors import InvalidArgument
-from control_plane.engine.ports import GenerationRequest
 
 
 class CostlyText(PieceText):
@@ -51,23 +51,23 @@ async def replayer(clock: CpuClock) -> AsyncIterator[Replayer]:
     replayer.close()
 
 
-def resume(*texts: CostlyText, num_tokens: int) -> GenerationRequest:
-    choices = [make_choice(index, text=text, resumed=[7] * num_tokens) for index, text in enumerate(texts)]
-    return received_request("r", max_tokens=10_000, choices=choices)
+def resume(*texts: CostlyText, num_tokens: int) -> Replay:
+    choices = [ResumedChoice(make_output(index, text), [7] * num_tokens) for index, text in enumerate(texts)]
+    return Replay(make_request("r", max_tokens=10_000), choices)
 
 
 async def test_no_token_is_replayed_on_an_event_loop(replayer: Replayer, clock: CpuClock) -> None:
     text = CostlyText(clock, 0.0)
-    request = await replayer.replay(resume(text, num_tokens=500))
-    assert len(request.choices[0].resumed_token_ids) == len(text.threads) == 500
+    await replayer.run(resume(text, num_tokens=500))
+    assert len(text.threads) == 500
     assert all(name.startswith("replay") for name in text.threads)
 
 
 async def test_the_loop_turns_between_slices_and_another_resume_gets_its_turn(replayer: Replayer, clock: CpuClock) -> None:
     long, short = CostlyText(clock, 0.01), CostlyText(clock, 0.01)
-    first = asyncio.create_task(replayer.replay(resume(long, num_tokens=1500)))
+    first = asyncio.create_task(replayer.run(resume(long, num_tokens=1500)))
     await asyncio.sleep(0)
-    await replayer.replay(resume(short, num_tokens=10))
+    await replayer.run(resume(short, num_tokens=10))
     assert len(long.threads) < 500
     await first
     assert len(long.threads) == 1500
@@ -81,20 +81,20 @@ async def test_whoever_stops_waiting_stops_the_replay(replayer: Replayer, clock:
         assert go_on.wait(60)
 
     text = CostlyText(clock, 0.01, wait)
-    task = asyncio.create_task(replayer.replay(resume(text, num_tokens=5000)))
+    task = asyncio.create_task(replayer.run(resume(text, num_tokens=5000)))
     await asyncio.to_thread(begun.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     go_on.set()
-    await replayer.replay(resume(CostlyText(clock, 0.0), num_tokens=1))  # on the same thread, behind what was begun
+    await replayer.run(resume(CostlyText(clock, 0.0), num_tokens=1))  # on the same thread, behind what was begun
     assert len(text.threads) <= 112  # one slice
 
 
 async def test_what_costs_too_much_is_refused_with_both_numbers(replayer: Replayer, clock: CpuClock) -> None:
     texts = [CostlyText(clock, 0.1) for _ in range(4)]
     with pytest.raises(InvalidArgument) as caught:
-        await replayer.replay(resume(*texts, num_tokens=100))
+        await replayer.run(resume(*texts, num_tokens=100))
     assert str(caught.value) == (
         "resume.choices: 208 of 400 tokens took 20.8 s of CPU time to go through text, stop strings and constraint again, "
         "limit 20 s; start the request anew"
@@ -102,4 +102,6 @@ async def test_what_costs_too_much_is_refused_with_both_numbers(replayer: Replay
 
 
 async def test_what_needs_all_of_the_time_is_taken(replayer: Replayer, clock: CpuClock) -> None:
-    assert (await replayer.replay(resume(CostlyText(clock, 0.1), num_tokens=208))).choices[0].resumed_token_ids == [7] * 208
+    replay = resume(CostlyText(clock, 0.1), num_tokens=208)
+    await replayer.run(replay)
+    assert (replay.is_done, replay.num_pushed_tokens) == (True, 208)

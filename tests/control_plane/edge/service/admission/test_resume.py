@@ -11,6 +11,7 @@ from fakes.text.tokenizers import BOS, EOS
 from harness.request_admission import admit, refusal
 
 from control_plane.edge.service.admission import resume
+from control_plane.engine.ports import FinishReason
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -107,6 +108,29 @@ async def test_a_resume_leaves_out_what_has_finished(started: pb.Started) -> Non
     assert going_on == [(1, [], None), (2, [7], "num"), (3, [], None)]
 
 
+async def test_a_choice_that_brings_its_ending_along_is_finished_here_and_not_given_to_the_engine(started: pb.Started) -> None:
+    started.effective.n = 3
+    started.effective.output.prompt_logprobs = 2
+    choices = [pb.ResumedChoice(index=0, token_ids=[1, EOS, 2]), pb.ResumedChoice(index=2, token_ids=[1] * 5)]
+    admitted = await admit(resumed(started, choices=choices))
+    (going_on,) = admitted.request.choices
+    assert (going_on.index, going_on.number, going_on.sampling.prompt_logprobs) == (1, admitted.choices[1].number, 2)
+    ends = [(end.finished, end.stop_string) for choice in admitted.choices if (end := choice.take_end())]
+    assert [(end.reason, end.end_token_id, end.num_generated_tokens, stop) for end, stop in ends] == [
+        (FinishReason.STOP, EOS, 2, None),
+        (FinishReason.LENGTH, None, 5, None),
+    ]
+    assert {(end.num_prompt_tokens, end.num_cached_tokens, end.first_token_seconds) for end, _ in ends} == {(3, 0, 0.0)}
+
+
+async def test_a_resume_whose_choices_have_all_ended_has_none_for_the_engine(started: pb.Started) -> None:
+    started.effective.stopping.stop[:] = ["bc"]
+    admitted = await admit(resumed(started, choices=[pb.ResumedChoice(index=0, token_ids=[*b"abcd"])]))
+    end = admitted.choices[0].take_end()
+    assert end is not None and (end.stop_string, end.finished.num_generated_tokens) == ("bc", 3)
+    assert (admitted.request.choices, admitted.request.takes_over) == ([], True)
+
+
 async def test_a_resumed_choice_keeps_its_seed(started: pb.Started) -> None:
     started.effective.n = 3
     fresh = (await admit(resumed(started))).request.choices
@@ -123,10 +147,9 @@ async def test_a_choice_is_resumed_once(started: pb.Started) -> None:
 async def test_a_constraint_is_given_again_beside_a_resume(started: pb.Started) -> None:
     spec = resumed(started, choices=[pb.ResumedChoice(index=0, token_ids=[*b"a"])])
     spec.constraint.regex = "ab"
-    choice = (await admit(spec)).request.choices[0]
-    assert choice.constraint is not None
-    for token_id in [*b"b", EOS]:  # it has taken the resumed one
-        choice.constraint.push(token_id)
+    request = (await admit(spec)).request
+    assert request.grammar
+    assert [list(choice.resumed_token_ids) for choice in request.choices] == [[*b"a"]]
     spec.resume.choices[0].token_ids[:] = b"b"
     assert str(await refusal(spec)).startswith("choice 0: resumed tokens do not fit the constraint: token id 98 is not allowed")
     started.effective.stopping.ignore_eos = True

@@ -2,23 +2,23 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from fakes.control_plane.engine_doubles import make_choice, received_request
 from fakes.control_plane.subset_constraint import SubsetConstraint
+from fakes.worker.strict_worker import solo
 
 from control_plane.core.constraint import Constraint, ConstraintExhausted, ConstraintViolated
 from control_plane.edge.text.constraint import mask_threads
+from control_plane.edge.text.constraint.grammar import GrammarRefused
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 
 
 class WatchedConstraint(SubsetConstraint):
-    """Notes on which threads it works; `is_ready` says whether the first mask is known."""
+    """Notes on which threads it works."""
 
     def __init__(self, before_mask: Callable[[], object] = lambda: None, **changes: int) -> None:
         super().__init__(**changes)
-        self.is_ready = False
         self.threads: list[str] = []
         self._before_mask = before_mask
 
@@ -37,11 +37,26 @@ class Pool:
 
     def __init__(self) -> None:
         self._ready: queue.Queue[None] = queue.Queue()
-        self.threads = MaskThreads(lambda: self._ready.put(None))
+        self._compiled: dict[str, Sequence[Constraint] | Exception] = {}
+        self.threads = MaskThreads(self._compile, lambda: self._ready.put(None))
 
-    def attach(self, *constraints: Constraint) -> list[Constraint]:
-        choices = [make_choice(index, constraint=constraint) for index, constraint in enumerate(constraints)]
-        return [choice.constraint for choice in self.threads.attach(received_request(choices=choices)).choices]
+    def _compile(self, grammar: str, count: int) -> Sequence[Constraint]:
+        compiled = self._compiled[grammar]
+        if isinstance(compiled, Exception):
+            raise compiled
+        assert len(compiled) == count
+        return compiled
+
+    def begin(self, *constraints: Constraint, generated: Sequence[int] = ()) -> Sequence[Constraint]:
+        """Constraints that threads compute for these, which have taken some tokens."""
+        name = f"grammar {len(self._compiled)}"
+        self._compiled[name] = constraints
+        return self.threads.begin(name, [generated] * len(constraints))
+
+    def begin_broken(self, error: Exception) -> Constraint:
+        """One whose grammar cannot be compiled."""
+        self._compiled["broken"] = error
+        return self.threads.begin("broken", [()])[0]
 
     def next_mask(self, constraint: Constraint) -> bytes:
         while not constraint.is_ready:
@@ -62,7 +77,7 @@ def allowed(mask: bytes) -> int:
 
 def test_masks_are_those_of_the_constraint_and_nothing_is_computed_by_who_asks(pool: Pool) -> None:
     watched, alone = WatchedConstraint(), SubsetConstraint()
-    (threaded,) = pool.attach(watched)
+    (threaded,) = pool.begin(watched)
     for _ in range(20):
         assert pool.next_mask(threaded) == alone.mask()
         token = allowed(alone.mask())
@@ -71,21 +86,45 @@ def test_masks_are_those_of_the_constraint_and_nothing_is_computed_by_who_asks(p
         alone.push(token)
     pool.next_mask(threaded)
     assert watched.token_ids == alone.token_ids
-    assert {name.partition("_")[0] for name in watched.threads} == {"mask"}
+    assert {name.partition("_")[0] for name in watched.threads} == {"begin-mask", "mask"}
 
 
-def test_a_first_mask_that_is_known_is_not_computed_again(pool: Pool) -> None:
-    known = SubsetConstraint()
-    (threaded,) = pool.attach(known)
-    assert threaded.is_ready and threaded.mask() == known.mask()
+def test_tokens_generated_before_are_pushed_on_a_thread_in_turns_with_others(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_threads, "_SLICE_SECONDS", 0.0)
+    tokens = solo((1, 2, 3), 50, constraint=SubsetConstraint())
+    watched = [WatchedConstraint(), WatchedConstraint()]
+    for threaded in pool.begin(*watched, generated=tokens):
+        alone = SubsetConstraint()
+        for token in tokens:
+            alone.push(token)
+        assert pool.next_mask(threaded) == alone.mask()
+    assert [constraint.token_ids for constraint in watched] == [tokens, tokens]
+    assert {name.partition("_")[0] for constraint in watched for name in constraint.threads} == {"begin-mask"}
+
+
+def test_a_request_that_has_ended_is_not_caught_up_with(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_threads, "_SLICE_SECONDS", 0.0)
+    tokens, go_on = solo((1, 2, 3), 50, constraint=SubsetConstraint()), threading.Event()
+    forgotten = WatchedConstraint()
+    monkeypatch.setattr(forgotten, "push", lambda token_id: (go_on.wait(), SubsetConstraint.push(forgotten, token_id)))
+    pool.begin(forgotten, generated=tokens)
+    go_on.set()
+    (other,) = pool.begin(WatchedConstraint(), generated=tokens)
+    pool.next_mask(other)
+    assert len(forgotten.token_ids) < 5
 
 
 def test_what_goes_wrong_on_a_thread_is_told_by_the_mask(pool: Pool) -> None:
-    exhausted, broken, wrong = pool.attach(WatchedConstraint(exhausted_at=0), WatchedConstraint(broken_at=0), WatchedConstraint())
+    exhausted, broken, wrong = pool.begin(WatchedConstraint(exhausted_at=0), WatchedConstraint(broken_at=0), WatchedConstraint())
     with pytest.raises(ConstraintExhausted):
         pool.next_mask(exhausted)
     with pytest.raises(RuntimeError, match="no mask"):
         pool.next_mask(broken)
+    with pytest.raises(GrammarRefused, match="no such rule"):
+        pool.next_mask(pool.begin_broken(GrammarRefused("no such rule")))
+    (misfit,) = pool.begin(WatchedConstraint(empty_at=1), generated=solo((1, 2, 3), 2, constraint=SubsetConstraint()))
+    with pytest.raises(ConstraintViolated):
+        pool.next_mask(misfit)
     mask = pool.next_mask(wrong)
     wrong.push(next(token for token in range(97) if not mask[token // 8] >> token % 8 & 1))
     with pytest.raises(ConstraintViolated):
@@ -95,13 +134,13 @@ def test_what_goes_wrong_on_a_thread_is_told_by_the_mask(pool: Pool) -> None:
 def test_a_slow_constraint_leaves_the_threads_of_fast_ones(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_threads, "_SLOW_SECONDS", -1.0)
     slow, sibling = WatchedConstraint(), WatchedConstraint()
-    for threaded in (taken := pool.attach(slow, sibling)):
+    for threaded in (taken := pool.begin(slow, sibling)):
         pool.next_mask(threaded)
     go_on = threading.Event()
     slow._before_mask = sibling._before_mask = go_on.wait
     for threaded, constraint in zip(taken, (slow, sibling), strict=True):
         threaded.push(allowed(SubsetConstraint.mask(constraint)))
-    (fast,) = pool.attach(WatchedConstraint())
+    (fast,) = pool.begin(WatchedConstraint())
     pool.next_mask(fast)  # although both choices of the slow one keep a thread each busy
     assert not any(threaded.is_ready for threaded in taken)
     go_on.set()

@@ -55,7 +55,7 @@ def _read(message):
 
 def test_a_right_result_is_taken():
     result = _read(_result(device_us=1500, idle_us=20, logprobs=[_logprobs()], prompt_logprobs=[_prompt()]))
-    assert result.tokens == {(0, 1): 6, (1, 1): 6}
+    assert result.tokens == {0: 6, 1: 6}
     assert (result.device_seconds, result.idle_seconds) == (0.0015, 0.00002)
     assert result.logprobs == {1: TokenLogprob(6, -1.0, ((7, -1.0),))}
     assert isinstance(result.prompt_logprobs[0].entries, PackedLogprobs)  # a prompt may have a million of them

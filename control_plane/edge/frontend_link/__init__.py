@@ -1,0 +1,1 @@
+"""The scheduler's side of the sessions with front ends."""

@@ -1,0 +1,77 @@
+"""Files of a model directory, and what of them is read fast: a scheduler needs no more to serve."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.fingerprint import fingerprint_model
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What a scheduler has to know of a model before it serves; nothing of it takes long to read."""
+
+    fingerprint: str
+    vocab_size: int
+
+
+def read_identity(directory: Path) -> ModelIdentity:
+    """Read no more than that; raises StartUpError as `read_model` does."""
+    config = read_config_json(directory)
+    return ModelIdentity(fingerprint_of(directory), positive(directory / "config.json", config, "vocab_size"))
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text, without the byte order mark that some editors write; raises StartUpError."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise StartUpError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StartUpError(f"{path}: not UTF-8 text") from None
+
+
+def read_json(path: Path, required: bool = True) -> Json:
+    """A JSON object; of a file that is not required and not there, an empty one. Raises StartUpError."""
+    if not required and not path.exists():
+        return {}
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise StartUpError(f"{path}: not JSON: {error}") from None
+    except RecursionError:
+        raise StartUpError(f"{path}: nested too deep") from None
+    if not isinstance(content, dict):
+        raise StartUpError(f"{path}: not a JSON object")
+    return content
+
+
+def read_config_json(directory: Path) -> Json:
+    """config.json of a model directory; raises StartUpError."""
+    if not directory.is_dir():
+        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
+    return read_json(directory / "config.json")
+
+
+def positive(path: Path, config: Json, field: str) -> int:
+    """A field of a config; raises StartUpError naming file, field and value when it is no positive integer."""
+    value = config.get(field)
+    if type(value) is not int or value < 1:
+        raise StartUpError(f"{path}: {field} = {value!r}, must be a positive integer")
+    return value
+
+
+def fingerprint_of(directory: Path) -> str:
+    """What names the model; raises StartUpError."""
+    try:
+        return fingerprint_model(directory)
+    except OSError as error:
+        raise StartUpError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartUpError(str(error)) from None
+    except RecursionError:
+        raise StartUpError(f"{directory}: a *.safetensors file has a header that is nested too deep") from None

@@ -1,0 +1,42 @@
+"""Options of a front end's link to the scheduler."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS
+from pypto_serving.wire.contract import MAX_VOCAB_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLinkOptions:
+    """How schedulers are dialled and watched, and what becomes of requests without one."""
+
+    addresses: Sequence[str]  # host:port or unix:/path; dialled in turn until one answers
+    front_end_id: str  # new at every start of the process
+    model_fingerprint: str
+    vocab_size: int = MAX_VOCAB_SIZE
+    credentials: Callable[[], grpc.ChannelCredentials] | None = None  # asked for at every dial; None: plain text
+    tls_name: str | None = None  # the host that a scheduler's certificate must name; None: the one dialled
+    grace_seconds: float = 30.0  # for which requests wait for a scheduler
+    max_losses: int = 8  # schedulers in a row that a request may lose without a token in between: it may be what kills them
+    handshake_seconds: float = 5.0
+    min_pause_seconds: float = 0.05  # between two rounds of dials; grows with the outage
+    max_pause_seconds: float = 1.0
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    max_silence_seconds: float = MAX_SILENCE_SECONDS
+    metrics_seconds: float = 1.0  # between two copies of the metrics that the scheduler gets
+
+    def pause_seconds(self, outage_seconds: float) -> float:
+        """How long to wait before all addresses are dialled again: a scheduler that is back is found after a tenth of its absence."""
+        return min(max(outage_seconds / 10, self.min_pause_seconds), self.max_pause_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndNumbers:
+    """What a front end tells of itself."""
+
+    num_calls: int = 0
+    num_held_back: int = 0
+    num_unwritten_bytes: int = 0

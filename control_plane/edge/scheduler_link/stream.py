@@ -1,0 +1,109 @@
+"""One Connect call to a scheduler, from the dial to the end of the stream."""
+
+import asyncio
+import contextlib
+
+import grpc
+import grpc.aio
+
+from control_plane.edge.scheduler_link.options import SchedulerLinkOptions
+from control_plane.edge.session_contract import MESSAGE_SIZES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.process.address import proxy_options
+from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
+from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
+from pypto_serving.wire.checks import FrameError, check_name, check_range
+
+#: Every dial takes a fresh channel, so that gRPC's own backoff never delays it; the reconnect times only keep the attempt short.
+_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *MESSAGE_SIZES,
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class SessionLost(Exception):
+    """A session did not come about, or ended; the message says why. `may_be_back`: the scheduler, or one that was started in its place."""
+
+    def __init__(self, reason: str, may_be_back: bool = False) -> None:
+        super().__init__(reason)
+        self.may_be_back = may_be_back
+
+
+class SessionStream:
+    """An open stream of frames."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        self.channel = channel
+        self._call: grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
+        self._call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect(None)
+
+    async def write(self, frame: pb.ConnectRequest) -> bool:
+        """Write a frame; returns whether the stream takes more. Why it does not is for `read` to say."""
+        try:
+            await self._call.write(frame)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return False
+        return True
+
+    async def read(self) -> pb.ConnectResponse:
+        """Wait for the next frame; raises SessionLost when the stream ends and FrameError for what is no frame."""
+        try:
+            frame = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
+            raise SessionLost(reason, may_be_back=True) from None
+        if frame is None:  # gRPC could not parse it
+            raise FrameError("not a frame of the protocol")
+        if not isinstance(frame, pb.ConnectResponse):
+            raise SessionLost("the scheduler ended the stream")
+        return frame
+
+    async def greet(self, hello: pb.Hello) -> pb.Welcome:
+        """Send Hello and wait for Welcome; raises as `read` does."""
+        await self.write(pb.ConnectRequest(hello=hello))
+        frame = await self.read()
+        if not frame.HasField("welcome"):
+            raise FrameError(f"the first frame is {frame.WhichOneof('frame')}, must be welcome")
+        check_range("welcome.protocol_version", frame.welcome.protocol_version, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION)
+        check_name("welcome.scheduler_id", frame.welcome.scheduler_id)
+        return frame.welcome
+
+    async def close(self) -> None:
+        """End the stream and the connection."""
+        self._call.cancel()
+        await self.channel.close(grace=None)
+
+
+async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[SessionStream, pb.Welcome]:
+    """Dial a scheduler and shake hands; raises SessionLost."""
+    hello = pb.Hello(
+        protocol_version=PROTOCOL_VERSION,
+        min_protocol_version=MIN_PROTOCOL_VERSION,
+        front_end_id=options.front_end_id,
+        model_fingerprint=options.model_fingerprint,
+    )
+    async with contextlib.AsyncExitStack() as cleanup:
+        stream = SessionStream(address, _open_channel(address, options))
+        cleanup.push_async_callback(stream.close)
+        try:
+            async with asyncio.timeout(options.handshake_seconds):
+                welcome = await stream.greet(hello)
+        except TimeoutError:
+            raise SessionLost(f"no welcome within {options.handshake_seconds:g} s") from None
+        except FrameError as error:
+            raise SessionLost(f"broken handshake: {error}") from None
+        cleanup.pop_all()
+    return stream, welcome
+
+
+def _open_channel(address: str, options: SchedulerLinkOptions) -> grpc.aio.Channel:
+    channel_options = (*_CHANNEL_OPTIONS, *proxy_options(address))
+    if options.credentials is None:
+        return grpc.aio.insecure_channel(address, options=channel_options)
+    name = (("grpc.ssl_target_name_override", options.tls_name),) if options.tls_name else ()
+    return grpc.aio.secure_channel(address, options.credentials(), options=(*channel_options, *name))

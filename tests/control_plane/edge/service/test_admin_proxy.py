@@ -1,0 +1,39 @@
+import grpc.aio
+import pytest
+
+from control_plane.edge.service.admin_proxy import AdminProxy
+from control_plane.edge.service.errors import Unavailable
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+
+
+class Scheduler(admin_pb2_grpc.AdminServiceServicer):
+    """Answers with what tells the calls apart."""
+
+    async def GetState(self, request: admin_pb2.GetStateRequest, context: object) -> admin_pb2.GetStateResponse:
+        return admin_pb2.GetStateResponse(num_calls=3 if request.with_token_ids else 2)
+
+    async def ResetPrefixCache(self, request: admin_pb2.ResetPrefixCacheRequest, context: object) -> admin_pb2.ResetPrefixCacheResponse:
+        return admin_pb2.ResetPrefixCacheResponse(num_pages=4)
+
+    async def Drain(self, request: admin_pb2.DrainRequest, context: object) -> admin_pb2.DrainResponse:
+        return admin_pb2.DrainResponse(num_running=5)
+
+
+async def test_calls_are_handed_on_to_the_scheduler() -> None:
+    server = grpc.aio.server()
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(Scheduler(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        proxy = AdminProxy(lambda: channel)
+        assert (await proxy.GetState(admin_pb2.GetStateRequest(with_token_ids=True), None)).num_calls == 3
+        assert (await proxy.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest(), None)).num_pages == 4
+        assert (await proxy.Drain(admin_pb2.DrainRequest(), None)).num_running == 5
+        await server.stop(None)
+        with pytest.raises(Unavailable, match="the scheduler: UNAVAILABLE: "):
+            await proxy.GetState(admin_pb2.GetStateRequest(), None)
+
+
+async def test_without_a_scheduler_operators_are_told_so() -> None:
+    with pytest.raises(Unavailable, match="no scheduler is in session"):
+        await AdminProxy(lambda: None).Drain(admin_pb2.DrainRequest(), None)

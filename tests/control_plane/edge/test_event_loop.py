@@ -1,0 +1,95 @@
+"""The event loop does not fall behind gRPC's events."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc.aio
+import pytest
+import uvloop
+
+from control_plane.edge.event_loop import EventLoop, _read_all
+
+
+class NotedReaders(uvloop.Loop):
+    """Notes what is called when there is something to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callbacks: list[Any] = []
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        self.callbacks.append(callback)
+        super().add_reader(fd, callback, *args)
+
+
+class NotedLoop(EventLoop, NotedReaders):
+    """An event loop of ours on one that notes."""
+
+
+async def make_server() -> None:
+    await grpc.aio.server().stop(None)
+
+
+def test_grpcs_reader_is_found() -> None:
+    with asyncio.Runner(loop_factory=NotedLoop) as runner:
+        runner.run(make_server())
+        loop = runner.get_loop()
+        assert isinstance(loop, NotedLoop)
+        assert [getattr(callback, "func", None) for callback in loop.callbacks] == [_read_all]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    with reader, writer:
+        yield reader, writer
+
+
+class Events:
+    """Stands for gRPC's reader: takes one byte, then looks for events."""
+
+    def __init__(self, reader: socket.socket) -> None:
+        self._reader = reader
+        self.num_looks = 0
+
+    def take_in(self) -> None:
+        self._reader.recv(1)
+        self.num_looks += 1
+
+
+@pytest.mark.parametrize("num_bytes", [1, 2, 250])
+def test_all_bytes_are_taken_out_in_one_turn(pair: tuple[socket.socket, socket.socket], num_bytes: int) -> None:
+    reader, writer = pair
+    events = Events(reader)
+    writer.send(b"1" * num_bytes)
+    _read_all(reader, events.take_in)
+    assert events.num_looks == num_bytes
+    with pytest.raises(BlockingIOError):
+        reader.recv(1)
+
+
+def test_bytes_that_another_loop_has_taken_out_are_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    reader, writer = pair
+    events = Events(reader)
+
+    def take_in_beside_another_loop() -> None:
+        events.take_in()
+        if events.num_looks == 2:
+            reader.recv(10)
+
+    writer.send(b"1" * 5)
+    _read_all(reader, take_in_beside_another_loop)
+    assert events.num_looks == 2
+
+
+def test_other_readers_are_left_alone() -> None:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        assert runner.run(read_from_a_process()) == b"hello"
+
+
+async def read_from_a_process() -> bytes:
+    process = await asyncio.create_subprocess_exec("echo", "-n", "hello", stdout=asyncio.subprocess.PIPE)
+    return (await process.communicate())[0]
