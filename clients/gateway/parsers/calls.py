@@ -10,8 +10,14 @@ from typing import Any
 from clients.gateway.parsers.pieces import CallArguments, CallStarted, Parser, StateMachine
 
 _ID_LETTERS = string.ascii_letters + string.digits
-#: JSON as models write it.
-_PLAIN_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+#: JSON as models write it, each name in one way only.
+_PLAIN_JSON = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "json_allowed_escapes": 'nrbtf\\"',
+    "json_allow_general_unicode_escapes": False,
+}
 
 
 class CallParser(StateMachine):

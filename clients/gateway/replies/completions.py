@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from clients.gateway.replies.parts import DONE, ReplyHead, UsageSum, quoted, token_text, usage_shape
 from clients.gateway.replies.shapes import CompletionChoice, CompletionLogprobs, TextCompletion
@@ -52,11 +52,6 @@ class _StreamedChoice:
     has_begun: bool = False
 
 
-@dataclass(slots=True)
-class _StreamedPrompt:
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-
-
 class CompletionStream:
     """Turns the events of several prompts into those of one SSE stream; choice i of prompt p has the index p * n + i."""
 
@@ -65,7 +60,7 @@ class CompletionStream:
         self._options = options
         self._usage_null = ',"usage":null' if options.include_usage else ""
         self._usage = UsageSum()
-        self._prompts = [_StreamedPrompt() for _ in range(num_prompts)]
+        self._prompt_logprobs: list[list[TokenLogprob]] = [[] for _ in range(num_prompts)]
         num_choices = num_prompts * options.num_choices
         self._choices = [_StreamedChoice(LogprobColumns(options.num_top or 0)) for _ in range(num_choices)]
 
@@ -73,7 +68,7 @@ class CompletionStream:
         """The events for one of a prompt's."""
         match event:
             case PromptLogprobs():
-                self._prompts[prompt].logprobs += event.entries
+                self._prompt_logprobs[prompt] += event.entries
                 return ""
             case Delta():
                 return self._told(prompt, event.choice, event.text, event.logprobs)
@@ -93,7 +88,7 @@ class CompletionStream:
         streamed = self._choices[index]
         if not streamed.has_begun and self._options.echoes:
             text = self._options.echoes[prompt] + text
-            entries = (*self._prompts[prompt].logprobs, *entries)
+            entries = (*self._prompt_logprobs[prompt], *entries)
         streamed.has_begun = True
         if not text and not entries and reason == "null":
             return ""
