@@ -18,7 +18,7 @@ _TITLE = "PyPTO Serving"
 
 def build_app(gateway: Gateway) -> FastAPI:
     """The application; whoever serves it starts and closes the gateway's control planes."""
-    app = FastAPI(title=_TITLE, version=version(), docs_url=None, redoc_url=None, strict_content_type=False)
+    app = FastAPI(title=_TITLE, version=version(), docs_url=None, redoc_url=None)
     app.state.gateway = gateway
     for routes in (chat, completions, responses, models, tokens, health):
         app.include_router(routes.ROUTER)

@@ -89,6 +89,8 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
     error = min(errors, key=lambda error: -len(error["loc"]))  # of a union's branches the one that came furthest
     place = [str(part) if isinstance(part, int) else part for part in error["loc"] if part != "body"]
     param = ".".join(part for part in place if not _is_branch(part)) or None
+    if isinstance(error["input"], bytes):  # FastAPI parses nothing else, so that no page of another site can send a request unasked
+        return ApiError(415, "the content-type has to be application/json", code="unsupported_media_type")
     if error["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}")
     if error["type"] == "missing":

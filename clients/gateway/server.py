@@ -26,6 +26,8 @@ from pypto_serving.process.stop_requests import StopRequests
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+#: Longer than the minute for which proxies and clients keep idle connections: who closes first loses no request.
+_KEEP_ALIVE_SECONDS = 75
 
 
 class _Server(uvicorn.Server):
@@ -111,6 +113,7 @@ def _uvicorn_config(gateway: Gateway, config: GatewayConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(config.drain_seconds),
         ssl_certfile=tls.cert,
         ssl_keyfile=tls.key,

@@ -103,10 +103,17 @@ async def test_keys_go_to_the_control_plane_which_decides(scripted_model, tmp_pa
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_bad_body_is_told_by_field_and_value(front, content, words):
-    answer = await front.http.post(COMPLETIONS, content=content)
+    answer = await front.http.post(COMPLETIONS, content=content, headers={"content-type": "application/json"})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (400, "invalid_request_error"), error
     assert words in error["message"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}])
+async def test_a_body_that_is_not_sent_as_json_is_refused(fake_front, headers):
+    answer = await fake_front.http.post(COMPLETIONS, content=b'{"prompt": "x"}', headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+    assert not fake_front.fake.seen
 
 
 async def test_what_the_application_does_not_catch_is_a_500_with_an_id(fake_front, monkeypatch):
