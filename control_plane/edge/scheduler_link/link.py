@@ -33,10 +33,6 @@ _STALE_SECONDS = 1.5
 _PROVEN_SECONDS = 1.0
 
 
-class SchedulerUnreachable(Exception):
-    """No scheduler answers."""
-
-
 class SchedulerLink:
     """Implements the calls' EnginePort. Everything belongs to the clients' event loop; one task dials, another one watches.
 
@@ -139,7 +135,7 @@ class SchedulerLink:
         self._is_draining = True
 
     async def abort(self, request_id: str) -> bool:
-        """End a request of whatever front end; returns whether it was live. Raises SchedulerUnreachable."""
+        """End a request of whatever front end; returns whether it was live. Raises TimeoutError, as EnginePort says."""
         if request_id in self._requests:
             self.end(request_id, Failure.CANCELLED, "request aborted")
             return True
@@ -148,7 +144,7 @@ class SchedulerLink:
                 while (was_live := await self._abort_elsewhere(request_id)) is None:
                     pass
         except TimeoutError:
-            raise SchedulerUnreachable(f"no scheduler within {self._options.grace_seconds:g} s: {self._trouble}") from None
+            raise TimeoutError(f"no scheduler within {self._options.grace_seconds:g} s: {self._trouble}") from None
         return was_live
 
     async def _abort_elsewhere(self, request_id: str) -> bool | None:

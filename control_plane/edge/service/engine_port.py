@@ -36,7 +36,7 @@ class EnginePort(EngineView, Protocol):
         """End a request; its RequestFailed follows."""
 
     async def abort(self, request_id: str) -> bool:
-        """End a request of whatever front end; returns whether it was live."""
+        """End a request of whatever front end; returns whether it was live. Raises TimeoutError when nobody is there who knows."""
 
     def drain(self) -> None:
         """Refuse new requests and end those that never ran."""

@@ -106,8 +106,11 @@ class RequestStreams:
                 self._engine.end(request.request_id, failure, "its call has ended")
 
     async def abort(self, request_id: str) -> bool:
-        """End a request, which may be another front end's; returns whether it was live."""
-        return await self._engine.abort(request_id)
+        """End a request, which may be another front end's; returns whether it was live. Raises Unavailable."""
+        try:
+            return await self._engine.abort(request_id)
+        except TimeoutError as error:
+            raise Unavailable(str(error)) from None
 
     def give_up(self, stream: RequestStream) -> None:
         """End the call of a client that takes nothing."""

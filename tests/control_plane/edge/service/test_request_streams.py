@@ -206,6 +206,15 @@ async def test_a_closed_server_takes_nothing_and_can_fail_everything(live: Reque
             await stream.wait_output()
 
 
+async def test_an_abort_that_nobody_answers_is_unavailable(live: RequestStreams, engine: NotedEngine) -> None:
+    async def abort(request_id: str) -> bool:
+        raise TimeoutError("no scheduler within 30 s")
+
+    engine.abort = abort
+    with pytest.raises(Unavailable, match="no scheduler within 30 s"):
+        await live.abort("x")
+
+
 async def test_an_abort_is_the_engines(live: RequestStreams, engine: NotedEngine) -> None:
     assert not await live.abort("somewhere else")
     assert engine.calls == [("abort", "somewhere else")]
