@@ -92,9 +92,8 @@ class _Stream:
         self._port = port
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": max_tokens, "ignore_eos": True}
         sent = json.dumps(body).encode()
-        self._request = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent
-        )
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        self._request = f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent
         self.num_events = 0
 
     async def read(self) -> float:
@@ -109,6 +108,7 @@ class _Stream:
             if num_content > 1 and not first:
                 first = time.perf_counter() - began
         writer.close()
+        assert self.num_events, "the gateway refused a request"
         return first
 
 
