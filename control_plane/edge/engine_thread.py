@@ -166,15 +166,14 @@ class EngineThread:
         return await asyncio.wrap_future(future)
 
     async def stop(self) -> None:
-        """End the engine and its sessions."""
+        """End the engine and its sessions, and then what makes its masks: for want of one it would fail a request."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                self._soon(lambda engine: engine.stop())
+            await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+            if self._thread.is_alive():
+                _log.error("the engine does not stop", extra={"seconds": _JOIN_SECONDS})
         self._masks.close()
-        if self._thread is None:
-            return
-        if self._thread.is_alive():
-            self._soon(lambda engine: engine.stop())
-        await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
-        if self._thread.is_alive():
-            _log.error("the engine does not stop", extra={"seconds": _JOIN_SECONDS})
 
     def _soon(self, function: Callable[[Engine], object]) -> None:
         assert self._loop is not None and self._engine is not None, "the engine has not been started"

@@ -14,6 +14,7 @@ from control_plane.core.options import SchedulerOptions
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
+from control_plane.edge.text.constraint.grammar import regex_grammar
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
@@ -70,6 +71,17 @@ def blocked(thread: EngineThread) -> Iterator[None]:
 async def _until_failed(front_end: KeptFailures, count: int) -> None:
     while len(front_end.failed) < count:
         await asyncio.sleep(0.01)
+
+
+async def test_an_engine_that_ends_fails_no_request_for_want_of_its_mask(front_end: KeptFailures) -> None:
+    thread = engine_thread()
+    await thread.start(front_end)
+    with blocked(thread):
+        thread.submit(make_request(grammar=regex_grammar("a+")))
+        stopping = asyncio.create_task(thread.stop())
+        await asyncio.sleep(0)
+    await stopping
+    assert not front_end.failed
 
 
 async def test_a_request_can_be_held_let_go_and_ended(thread: EngineThread, front_end: KeptFailures) -> None:
