@@ -98,8 +98,10 @@ class SchedulerConfig:
     """What belongs to workers."""
 
     model: Path
+    served_name: str | None
     announce: ServedAddress
     metrics: ServedAddress
+    vllm_metrics: bool  # vLLM's names beside ours
     workers: tuple[str, ...]
     worker_tls: PeerTls | None
     takeover: bool

@@ -1,13 +1,12 @@
 """Reads a model directory: config, generation config, tokenizer, chat template. Weights are looked at for the fingerprint only."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control_plane.edge.model_files import Json, fingerprint_of, positive, read_config_json, read_json, read_text
+from control_plane.edge.model_files import Json, fingerprint_of, name_of, positive, read_config_json, read_json, read_text
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
@@ -55,7 +54,7 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
     vocab_size = positive(directory / "config.json", config, "vocab_size")
     _warn_of_unknown_tokens(directory, (config, generation), special_tokens, tokenizer)
     return ServedModel(
-        name=name or _name_of(directory),
+        name=name or name_of(directory),
         architecture=_architecture(directory / "config.json", config),
         fingerprint=fingerprint_of(directory),
         vocab_size=vocab_size,
@@ -69,13 +68,6 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         chat_template=_chat_template(directory, files.config, special_tokens, template_file),
         max_positions=_max_positions(config),
     )
-
-
-def _name_of(directory: Path) -> str:
-    """The directory's name, or the link's; in a hub's cache, whose directories are named after commits, that of the repository."""
-    path = Path(os.path.abspath(directory))
-    cached = path.parent.parent.name if path.parent.name == "snapshots" else ""
-    return cached.split("--")[-1] if cached.startswith("models--") else path.name
 
 
 def _max_positions(config: Json) -> int:

@@ -1,6 +1,7 @@
 """Files of a model directory, and what of them is read fast: a scheduler needs no more to serve."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,22 @@ Json = dict[str, Any]
 class ModelIdentity:
     """What a scheduler has to know of a model before it serves; nothing of it takes long to read."""
 
+    name: str
     fingerprint: str
     vocab_size: int
 
 
-def read_identity(directory: Path) -> ModelIdentity:
-    """Read no more than that; raises StartUpError as `read_model` does."""
+def read_identity(directory: Path, name: str | None) -> ModelIdentity:
+    """Read no more than that; arguments and errors are those of `read_model`."""
     config = read_config_json(directory)
-    return ModelIdentity(fingerprint_of(directory), positive(directory / "config.json", config, "vocab_size"))
+    return ModelIdentity(name or name_of(directory), fingerprint_of(directory), positive(directory / "config.json", config, "vocab_size"))
+
+
+def name_of(directory: Path) -> str:
+    """The directory's name, or the link's; in a hub's cache, whose directories are named after commits, that of the repository."""
+    path = Path(os.path.abspath(directory))
+    cached = path.parent.parent.name if path.parent.name == "snapshots" else ""
+    return cached.split("--")[-1] if cached.startswith("models--") else path.name
 
 
 def read_text(path: Path) -> str:

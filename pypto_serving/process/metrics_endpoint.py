@@ -100,5 +100,7 @@ def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: fl
         server = _ScrapeServer(family, address, handler)
     except OSError as error:
         raise StartUpError(f"cannot serve metrics on {join_address(host, port)}: {error.strerror}", exit_code=1) from None
-    server.set_app(prometheus_client.make_wsgi_app(registry))
+    app = prometheus_client.make_wsgi_app(registry)
+    # As plain text whatever a scraper would rather have: of the names in OpenMetrics prometheus_client makes vllm_ where vllm: is meant.
+    server.set_app(lambda environ, start_response: app(environ | {"HTTP_ACCEPT": ""}, start_response))
     return MetricsEndpoint(server)

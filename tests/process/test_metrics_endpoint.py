@@ -3,10 +3,10 @@ import struct
 import threading
 import time
 from contextlib import ExitStack
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pypto_serving.process.metrics_endpoint import serve_metrics
 from pypto_serving.process.start_up import StartUpError
@@ -20,6 +20,16 @@ def test_a_scrape_shows_the_registry() -> None:
         exposition = answer.read()
     assert b"steps_total 3.0" in exposition
     assert b"_created" not in exposition
+    endpoint.close()
+
+
+def test_colons_in_names_survive_a_scraper_that_would_rather_have_openmetrics() -> None:
+    registry = CollectorRegistry()
+    Gauge("vllm:running", "Running.", registry=registry)
+    endpoint = serve_metrics(registry, "127.0.0.1", 0)
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    with urlopen(Request(f"http://127.0.0.1:{endpoint.port}/metrics", headers=accept)) as answer:
+        assert b"\nvllm:running 0.0" in answer.read()
     endpoint.close()
 
 

@@ -33,14 +33,14 @@ _SAMPLING_KINDS: dict[str, Any] = {
 
 
 def add_model_directory(flags: _Flags) -> None:
-    """--model alone: what a scheduler needs to know of it."""
+    """The model and its name: what a scheduler needs to know of it."""
     flags.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face directory of the model")
+    flags.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: name of the directory or link")
 
 
 def add_model_options(flags: _Flags) -> None:
     """The model as clients see it."""
     add_model_directory(flags)
-    flags.add_argument("--served-model-name", metavar="NAME", help="how requests call the model; default: name of the directory or link")
     flags.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
     for name, kind in _SAMPLING_KINDS.items():
         explanation = f"{name} of requests that do not say; default: the model's generation config"
@@ -85,6 +85,13 @@ def add_metrics_address(flags: _Flags, port: int | None) -> None:
     without = "; default: off, and the scheduler shows what this process counts" if port is None else ""
     flags.add_argument("--metrics-host", metavar="HOST", help="address of /metrics, which asks for no key; default: --host")
     flags.add_argument("--metrics-port", type=types.port, default=port, metavar="PORT", help=f"port of /metrics; 0: any free port{without}")
+
+
+def add_vllm_metrics(flags: _Flags) -> None:
+    """--vllm-metrics, of processes that have an engine."""
+    flags.add_argument(
+        "--vllm-metrics", action="store_true", help="show what vLLM counts too under its names, for boards, autoscalers and gateways"
+    )
 
 
 def metrics_address(values: argparse.Namespace) -> ServedAddress:

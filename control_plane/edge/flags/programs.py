@@ -44,6 +44,7 @@ def read_config(arguments: Sequence[str]) -> Config:
     groups.add_host(network)
     groups.add_client_addresses(network)
     groups.add_metrics_address(network, port=9400)
+    groups.add_vllm_metrics(network)
     groups.add_worker_addresses(network)
     access = parser.add_argument_group("access")
     add_access_options(access)
@@ -107,6 +108,7 @@ def read_scheduler_config(arguments: Sequence[str]) -> tuple[SchedulerConfig, Lo
     groups.add_host(network)
     groups.add_front_end_port(network)
     groups.add_metrics_address(network, port=9400)
+    groups.add_vllm_metrics(network)
     groups.add_worker_addresses(network)
     access = parser.add_argument_group("access")
     add_link_tls_options(access, "front ends")
@@ -149,8 +151,10 @@ def _front_end(parser: argparse.ArgumentParser, values: argparse.Namespace, link
 def _scheduler(parser: argparse.ArgumentParser, values: argparse.Namespace) -> SchedulerConfig:
     return SchedulerConfig(
         model=values.model,
+        served_name=values.served_model_name,
         announce=ServedAddress(values.host, values.announce_port),
         metrics=groups.metrics_address(values),
+        vllm_metrics=values.vllm_metrics,
         workers=tuple(values.worker),
         worker_tls=worker_tls(parser, values),
         takeover=values.takeover,

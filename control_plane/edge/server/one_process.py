@@ -14,6 +14,7 @@ from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.metrics.collector import EngineCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
+from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.edge.server.engine_options import engine_options
 from control_plane.edge.server.front_end import FrontEndAssembly
 from control_plane.edge.service.admin_service import AdminService
@@ -75,7 +76,10 @@ class ControlPlane:
         ProcessCollector(registry=registry)
         registry.register(CredentialCollector(PREFIX, [*self.front_end.access.watched, *to_workers.watched]))
         held_back = self.front_end.context_limit
-        registry.register(EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: held_back.num_waiting))
+        collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: held_back.num_waiting)
+        registry.register(collector)
+        if self._config.scheduler.vllm_metrics:
+            registry.register(VllmNames(collector, self.front_end.model.name))
         self.front_end.register_metrics(registry)
         return registry
 

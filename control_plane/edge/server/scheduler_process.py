@@ -22,6 +22,7 @@ from control_plane.edge.metrics.collector import EngineCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import AllProcesses
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
+from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.edge.model_files import read_identity
 from control_plane.edge.server.engine_options import engine_options
 from control_plane.edge.server.front_end_port import FrontEndServer, StoppedStandingBy
@@ -93,7 +94,7 @@ class SchedulerProcess:
 
     def _assemble(self, cleanup: AsyncExitStack) -> int:
         """Make the parts that do not run yet; returns the port of the metrics."""
-        config, model = self._config, read_identity(self._config.model)
+        config, model = self._config, read_identity(self._config.model, self._config.served_name)
         assert config.front_ends is not None
         to_workers, to_front_ends = PeerAccess("worker_tls", config.worker_tls), PeerAccess("link_tls", config.front_ends.tls)
         options = engine_options(config, self._instance_id, model.fingerprint, to_workers)
@@ -104,9 +105,10 @@ class SchedulerProcess:
         ProcessCollector(registry=registry)
         registry.register(CredentialCollector(PREFIX, [*to_workers.watched, *to_front_ends.watched]))
         engine, server = self._engine, self._server
-        registry.register(
-            EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: server.counts().num_held_back)
-        )
+        collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: server.counts().num_held_back)
+        registry.register(collector)
+        if config.vllm_metrics:
+            registry.register(VllmNames(collector, model.name))
         endpoint = serve_metrics(AllProcesses(registry, self._front_end_metrics), config.metrics.host, config.metrics.port)
         cleanup.callback(endpoint.close)
         return endpoint.port
