@@ -1,0 +1,55 @@
+"""Asks the health service of a process once, for probes that speak TLS: python -m pypto_serving.process.health_probe HOST:PORT.
+
+Kubernetes' own gRPC probe shows no certificate.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pypto_serving.process import argument_types as types
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 if the service is SERVING, otherwise 1 with one line that says what it is."""
+    values = read_arguments(arguments)
+    with _channel(values) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service=values.service)
+            status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=values.seconds).status
+        except grpc.RpcError as error:
+            print(f"{values.address}: {error.code().name}: {error.details()}", file=sys.stderr)
+            return 1
+    if status == health_pb2.HealthCheckResponse.SERVING:
+        return 0
+    print(f"{values.address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(status)}", file=sys.stderr)
+    return 1
+
+
+def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says; exits for wrong flags and --help."""
+    parser = argparse.ArgumentParser(prog="python -m pypto_serving.process.health_probe", description="Ask a health service once.")
+    parser.add_argument("address", type=types.address, metavar="HOST:PORT")
+    parser.add_argument("--service", default="", metavar="NAME", help="liveness, device; default: whether requests would succeed")
+    parser.add_argument("--seconds", type=types.positive_seconds, default=3.0, metavar="S", help="how long to wait for the answer")
+    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificates of the server's authority")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate to show")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
+    parser.add_argument("--tls-name", metavar="NAME", help="host that the server's certificate names; default: the one dialled")
+    return parser.parse_args(arguments)
+
+
+def _channel(values: argparse.Namespace) -> grpc.Channel:
+    if values.tls_ca is None:
+        return grpc.insecure_channel(values.address)
+    ca, key, cert = (path.read_bytes() if path else None for path in (values.tls_ca, values.tls_key, values.tls_cert))
+    options = [("grpc.ssl_target_name_override", values.tls_name)] if values.tls_name else []
+    return grpc.secure_channel(values.address, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
