@@ -1,0 +1,21 @@
+# A worker on Ascend NPUs, on the base image that has CANN. Its driver comes from the host, with the device.
+#
+#     docker build -f deploy/docker/worker-npu.Dockerfile --build-arg BASE=... -t pypto-serving/worker-npu .
+#
+# PyPTO is under the CANN Open Software License: for software for Ascend processors only; see docs/kernels.md.
+ARG BASE=quay.io/ascend/cann:8.5.0-910b-ubuntu22.04-py3.11
+FROM ${BASE}
+COPY . /source
+WORKDIR /source
+RUN python3 -m venv /opt/pypto-serving \
+ && /opt/pypto-serving/bin/pip install --no-cache-dir --quiet build \
+ && /opt/pypto-serving/bin/python -m build --wheel --outdir /wheels . \
+ && /opt/pypto-serving/bin/pip install --no-cache-dir --quiet --constraint constraints.txt "$(echo /wheels/*.whl)[npu]" \
+ && /opt/pypto-serving/bin/pip uninstall --quiet --yes build \
+ && rm -r /source /wheels
+WORKDIR /
+ENV PATH=/opt/pypto-serving/bin:$PATH
+# Control planes, metrics.
+EXPOSE 50061 9401
+# The environment of CANN is a script, which goes before the worker.
+ENTRYPOINT ["/bin/bash", "-c", "source /usr/local/Ascend/ascend-toolkit/set_env.sh && exec pypto-serving-worker --device npu \"$@\"", "worker"]
