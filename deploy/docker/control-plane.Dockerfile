@@ -1,7 +1,7 @@
 # A control plane, whole (the entry point), or a part of it: pypto-serving-scheduler, pypto-serving-frontend. No torch.
 #
 #     docker build -f deploy/docker/control-plane.Dockerfile -t pypto-serving/control-plane .
-ARG BASE=docker.io/library/python:3.13-slim-bookworm
+ARG BASE=python:3.13-slim-bookworm
 FROM ${BASE} AS build
 COPY . /source
 WORKDIR /source

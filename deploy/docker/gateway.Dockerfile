@@ -1,7 +1,7 @@
 # OpenAI's API over HTTP, in front of control planes.
 #
 #     docker build -f deploy/docker/gateway.Dockerfile -t pypto-serving/gateway .
-ARG BASE=docker.io/library/python:3.13-slim-bookworm
+ARG BASE=python:3.13-slim-bookworm
 FROM ${BASE} AS build
 COPY . /source
 WORKDIR /source

@@ -1,9 +1,9 @@
 # A worker on CPUs, with kernels for AVX2 to AVX512_BF16; the best set that a machine has is chosen at the start.
 #
-#     docker build -f deploy/docker/worker-cpu.Dockerfile -t pypto-serving/worker-cpu .
-ARG BASE=docker.io/library/python:3.13-slim-bookworm
-# An index with PyTorch for CPUs only: the one that pip asks by itself brings a build for CUDA, of several GB.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#     docker build -f deploy/docker/worker-cpu.Dockerfile --build-arg TORCH_INDEX=... -t pypto-serving/worker-cpu .
+ARG BASE=python:3.13-slim-bookworm
+# PyTorch's index for CPUs. Empty: the one that pip asks by itself, whose build for CUDA has several GB.
+ARG TORCH_INDEX=
 ARG LEVELS="avx512_bf16 avx512 avx2"
 
 FROM ${BASE} AS build
@@ -13,7 +13,7 @@ RUN apt-get update -qq && apt-get install -yqq --no-install-recommends g++
 COPY . /source
 WORKDIR /source
 RUN python3 -m venv /opt/pypto-serving \
- && /opt/pypto-serving/bin/pip install --no-cache-dir --quiet --constraint constraints.txt --index-url "${TORCH_INDEX}" torch \
+ && /opt/pypto-serving/bin/pip install --no-cache-dir --quiet --constraint constraints.txt ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} torch \
  && /opt/pypto-serving/bin/pip install --no-cache-dir --quiet --constraint constraints.txt build hatchling grpcio-tools mypy-protobuf numpy
 # Kernels are compiled for the torch beside them.
 RUN PYPTO_WHEEL_LEVELS="${LEVELS}" /opt/pypto-serving/bin/python -m build --wheel --no-isolation --outdir /wheels . \

@@ -3,7 +3,7 @@
 #     docker build -f deploy/docker/worker-npu.Dockerfile --build-arg BASE=... -t pypto-serving/worker-npu .
 #
 # PyPTO is under the CANN Open Software License: for software for Ascend processors only; see docs/kernels.md.
-ARG BASE=quay.io/ascend/cann:8.5.0-910b-ubuntu22.04-py3.11
+ARG BASE=ascendai/cann:8.5.0-910b-ubuntu22.04-py3.11
 FROM ${BASE}
 COPY . /source
 WORKDIR /source
