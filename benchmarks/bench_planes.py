@@ -41,8 +41,8 @@ def _read_options() -> argparse.Namespace:
 def _scale(options: argparse.Namespace) -> Scale:
     model = options.model or prepare_demo_model()
     if options.quick:
-        return Scale(model, options.frontends, rounds=1, max_tokens=256, num_probes=50, num_calls=500, num_held=1250)
-    return Scale(model, options.frontends, rounds=3, max_tokens=1024, num_probes=100, num_calls=2000, num_held=5000)
+        return Scale(model, options.frontends, rounds=1, max_tokens=256, watch_seconds=3.0, num_probes=50, num_calls=500, num_held=1250)
+    return Scale(model, options.frontends, rounds=3, max_tokens=1024, watch_seconds=8.0, num_probes=100, num_calls=2000, num_held=5000)
 
 
 if __name__ == "__main__":

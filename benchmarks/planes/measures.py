@@ -2,6 +2,7 @@
 
 import asyncio
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.planes.client import burst, holding, probe_started, read_streams
-from benchmarks.planes.load import Loaded, StreamLoad, run_load, under_load
+from benchmarks.planes.load import StreamLoad, run_load, under_load
 from benchmarks.planes.processes import BareServer, Planes, Setup
 from benchmarks.planes.usage import available_bytes
 from benchmarks.report import Row, row_against_limit
@@ -27,6 +28,7 @@ class Scale:
     num_frontends: int
     rounds: int
     max_tokens: int  # of each stream of a load
+    watch_seconds: float
     num_probes: int
     num_calls: int
     num_held: int
@@ -37,33 +39,31 @@ class Scale:
 
 
 def measure_tokens(scale: Scale) -> Iterator[Row]:
-    """256 streams on one worker of 5 ms steps: CPU time per token, tokens per second, and how long the device waits."""
+    """256 streams on one worker of 5 ms steps: CPU time per token, and tokens per second."""
     with Planes(scale.setup()) as planes:
-        plain = run_load(planes, StreamLoad(256, scale.max_tokens))
-        nice = run_load(planes, StreamLoad(256, scale.max_tokens, is_nice=True))
-    usage, per_token = plain.usage, plain.microseconds_per_token
-    scheduler, frontends, others = (per_token(each) for each in (usage.scheduler, usage.frontends, usage.workers + plain.client_seconds))
+        loaded = run_load(planes, StreamLoad(256, scale.max_tokens))
+    usage, per_token = loaded.usage, loaded.microseconds_per_token
+    scheduler, frontends, others = (per_token(each) for each in (usage.scheduler, usage.frontends, usage.workers + loaded.client_seconds))
     yield row_against_limit("scheduler, CPU per token, 256 streams", scheduler, 4, "us")
     yield row_against_limit("front end, CPU per token, 256 streams", frontends, 12, "us")
-    yield row_against_limit("tokens per second, client on the same cores", plain.tokens_per_second, 30_000, "tokens/s", at_most=False)
+    yield row_against_limit("tokens per second, client on the same cores", loaded.tokens_per_second, 30_000, "tokens/s", at_most=False)
     # The scheduler has one core; all that runs has eight.
     eight_cores = min(1e6 / scheduler, 8e6 / (scheduler + frontends + others))
     work = f"tokens per second of eight cores, by CPU times, with {others:.0f} us of client and worker"
     yield row_against_limit(work, eight_cores, 100_000, "tokens/s", at_most=False)
-    yield from _idle_rows("256 streams", nice, {0.5: 0.2, 0.95: 1.0})
 
 
-def measure_workers(scale: Scale) -> Iterator[Row]:
-    """How long each of eight devices of 64 lanes waits."""
-    with Planes(scale.setup(num_workers=8, lanes=64)) as planes:
-        loaded = run_load(planes, StreamLoad(512, scale.max_tokens // 2, is_nice=True))
-    yield from _idle_rows("8 workers of 64 lanes", loaded, {0.95: 2.0})
-
-
-def _idle_rows(name: str, loaded: Loaded, limits_ms: dict[float, float]) -> Iterator[Row]:
-    for share, limit in limits_ms.items():
-        gap = loaded.usage.idle_gaps.quantile(share) * 1e3
-        yield row_against_limit(f"device idle between 5 ms steps, {name}, p{share * 100:.0f}", gap, limit, "ms")
+def measure_devices(scale: Scale) -> Iterator[Row]:
+    """How long devices wait while they are loaded: one of 256 lanes, and each of eight of 64."""
+    for num_workers, lanes, limits_ms in ((1, 256, {0.5: 0.2, 0.95: 1.0}), (8, 64, {0.95: 2.0})):
+        load = StreamLoad(num_workers * lanes, 1900, num_turns=20, is_nice=True)
+        with Planes(scale.setup(num_workers=num_workers, lanes=lanes)) as planes, under_load(planes, load):
+            before = planes.usage()
+            time.sleep(scale.watch_seconds)
+            gaps = (planes.usage() - before).idle_gaps
+        for share, limit in limits_ms.items():
+            work = f"device idle between 5 ms steps, {num_workers} worker{'s' * (num_workers > 1)} of {lanes} lanes, p{share * 100:.0f}"
+            yield row_against_limit(work, gaps.quantile(share) * 1e3, limit, "ms")
 
 
 def measure_messages(scale: Scale) -> Iterator[Row]:
@@ -148,7 +148,7 @@ def _idle_ms(planes: Planes, count: int) -> float:
 #: By the names that --only takes.
 MEASURES = {
     "tokens": measure_tokens,
-    "workers": measure_workers,
+    "devices": measure_devices,
     "messages": measure_messages,
     "calls": measure_calls,
     "held": measure_held,
