@@ -31,7 +31,7 @@ def main() -> int:
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="model directory; default: the demo model")
-    parser.add_argument("--frontends", type=count, default=0, metavar="N", help="front ends; 0, the default: one process")
+    parser.add_argument("--frontends", type=count, default=1, metavar="N", help="front ends, 0: one process (default: 1)")
     parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES), help="what is measured (default: everything)")
     parser.add_argument("--quick", action="store_true", help="measure a fourth of it")
     add_output_options(parser)

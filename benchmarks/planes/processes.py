@@ -113,15 +113,15 @@ class Planes:
         if self._one_process:
             scheduler = thread_seconds(self._control, busiest_other_thread(self._control))
             return scheduler, cpu_seconds([self._control]) - scheduler
-        return cpu_seconds(self._parts("scheduler")), cpu_seconds(self._parts("frontend"))
+        frontends = self._frontends()
+        return cpu_seconds(self._parts().keys() - frontends), cpu_seconds(frontends)
 
     def _frontends(self) -> list[int]:
-        return [self._control] if self._one_process else self._parts("frontend")
+        return [self._control] if self._one_process else [pid for pid, part in self._parts().items() if part != "scheduler"]
 
-    def _parts(self, kind: str) -> list[int]:
-        """Children of the supervisor, which tells them that they are the scheduler, or front ends by their number."""
-        parts = {pid: match[1] for pid, command in children(self._control).items() if (match := _PART.search(command))}
-        return [pid for pid, part in parts.items() if (part == "scheduler") == (kind == "scheduler")]
+    def _parts(self) -> dict[int, str]:
+        """Children of the supervisor, which tells them that they are the scheduler, or the front end of a number."""
+        return {pid: match[1] for pid, command in children(self._control).items() if (match := _PART.search(command))}
 
     def _start(self, arguments: Sequence[str]) -> int:
         process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=self._log, stderr=self._log)
@@ -179,8 +179,7 @@ def _control(setup: Setup) -> list[str]:
         "--max-queued-requests=100000",
         "--drain-seconds=0",
     ]
-    frontends = [f"--frontends={setup.num_frontends}"] if setup.num_frontends else []
-    return ["control_plane", "--model", str(setup.model), *sizes, *frontends]
+    return ["control_plane", "--model", str(setup.model), f"--frontends={setup.num_frontends}", *sizes]
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
