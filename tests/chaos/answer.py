@@ -3,10 +3,19 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
 
 from clients import AsyncClient, ServingError
-from clients.results import Delta, Finished, PromptLogprobs, TokenLogprob
+from clients.request import Request, generation_spec
+from clients.results import Delta, Finished, PromptLogprobs, Started, TokenLogprob
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
+if TYPE_CHECKING:
+    from pypto_serving.inference.v1.inference_pb2_grpc import InferenceServiceAsyncStub
+
+_EVENTS: dict[str, Any] = {"started": Started, "delta": Delta, "prompt_logprobs": PromptLogprobs, "finished": Finished}
 
 
 @dataclass
@@ -29,6 +38,18 @@ class Answer:
                 answer.take(event)
         except ServingError as error:
             answer.broken_rules.append(f"failed: {error}")
+        return answer
+
+    @classmethod
+    async def to_plain(cls, stub: "InferenceServiceAsyncStub", request: dict[str, Any]) -> "Answer":
+        """The same without our client: one call, which nothing may end before its time."""
+        answer = cls()
+        try:
+            async for message in stub.GenerateStream(pb.GenerateStreamRequest(spec=generation_spec(Request(**request)))):
+                kind = message.WhichOneof("event")
+                answer.take(_EVENTS[kind].from_wire(getattr(message, kind)))
+        except grpc.aio.AioRpcError as error:
+            answer.broken_rules.append(f"failed: {error.code().name}: {error.details()}")
         return answer
 
     def take(self, event: object) -> None:

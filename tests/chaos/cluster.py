@@ -1,4 +1,4 @@
-"""A control plane and two workers, each behind a proxy, each started again when it dies.
+"""A control plane in one of its forms and two workers, each process behind a proxy, each started again when it dies.
 
 clients --proxy--> control plane --proxy--------------> worker 0
                                  --proxy--frame proxy-> worker 1
@@ -6,11 +6,14 @@ clients --proxy--> control plane --proxy--------------> worker 0
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import grpc.aio
+from chaos.control_planes import ControlPlane, OneProcess
 from chaos.frame_proxy import FrameProxy
 from chaos.supervised_process import SupervisedProcess
 from fakes.network.tcp_proxy import TcpProxy
@@ -32,35 +35,37 @@ _PATIENCE_SECONDS = 240.0
 class Cluster:
     """Everything runs in the background while the `async with` block does. `num_pages` is the KV memory of each worker.
 
-    Workers run `worker_module`. With `control_log_unread` the control plane logs every detail into a pipe that nobody reads.
+    Workers run `worker_module`.
     """
 
     def __init__(
-        self, model: Path, logs: Path, num_pages: int, seed: int, worker_module: str = "worker", control_log_unread: bool = False
+        self,
+        model: Path,
+        logs: Path,
+        num_pages: int,
+        seed: int,
+        form: Callable[[list[str], list[str], Path], ControlPlane] = OneProcess,
+        worker_module: str = "worker",
     ) -> None:
+        self.logs = logs
         self._num_pages = num_pages
-        worker_ports, (control_port, admin_port) = fixed_ports(NUM_WORKERS), fixed_ports(2)
+        worker_ports = fixed_ports(NUM_WORKERS)
         self.frames = FrameProxy(f"127.0.0.1:{worker_ports[1]}", seed)
         targets = [f"127.0.0.1:{worker_ports[0]}", self.frames.address]
-        common = ["--model", str(model), "--log-format", "json", "--drain-seconds", _DRAIN_SECONDS]
-        flags = ["--device", "cpu", "--threads", "1", "--num-pages", str(num_pages), "--lease-seconds", _LEASE_SECONDS]
+        common = ["--model", str(model), "--log-format", "json"]
+        flags = ["--device", "cpu", "--threads", "1", "--num-pages", str(num_pages)]
+        flags += ["--lease-seconds", _LEASE_SECONDS, "--drain-seconds", _DRAIN_SECONDS]
         self.workers = [
             SupervisedProcess([worker_module, *common, *flags], port, TcpProxy(target, proxy_port), logs / f"worker-{index}.log")
             for index, (port, target, proxy_port) in enumerate(zip(worker_ports, targets, fixed_ports(NUM_WORKERS), strict=True))
         ]
-        flags = ["--announce-port", "0", "--admin-port", str(admin_port)]
-        flags += [flag for worker in self.workers for flag in ("--worker", worker.proxy.address)]
-        proxy = TcpProxy(f"127.0.0.1:{control_port}", *fixed_ports(1))
-        flags += ["--log-level", "debug"] if control_log_unread else []
-        log = None if control_log_unread else logs / "control-plane.log"
-        self.control = SupervisedProcess(["control_plane", *common, *flags], control_port, proxy, log)
-        self._admin_address = f"127.0.0.1:{admin_port}"
+        self.control = form(common, [flag for worker in self.workers for flag in ("--worker", worker.proxy.address)], logs)
         self._running: list[asyncio.Task[None]] = []
 
     @property
     def processes(self) -> dict[str, SupervisedProcess]:
         """All of them by name."""
-        return {"control plane": self.control} | {f"worker {index}": worker for index, worker in enumerate(self.workers)}
+        return self.control.processes | {f"worker {index}": worker for index, worker in enumerate(self.workers)}
 
     async def __aenter__(self) -> Self:
         await self.frames.start()
@@ -86,7 +91,16 @@ class Cluster:
 
     def client(self) -> AsyncClient:
         """A client that does not give up easily."""
-        return AsyncClient(self.control.proxy.address, connect_seconds=_PATIENCE_SECONDS, resume_seconds=_PATIENCE_SECONDS)
+        targets = [proxy.address for proxy in self.control.proxies]
+        return AsyncClient(targets, connect_seconds=_PATIENCE_SECONDS, resume_seconds=_PATIENCE_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def plain_channels(self, num: int) -> AsyncIterator[list[grpc.aio.Channel]]:
+        """Connections of clients that have nothing of ours, to the ports for calls in turn, with no proxy in between."""
+        ports, options = itertools.cycle(self.control.call_ports), (("grpc.use_local_subchannel_pool", 1),)
+        async with contextlib.AsyncExitStack() as stack:
+            channels = [grpc.aio.insecure_channel(f"127.0.0.1:{next(ports)}", options) for _ in range(num)]
+            yield [await stack.enter_async_context(channel) for channel in channels]
 
     async def become_ready(self) -> None:
         """Wait until it serves with all workers in session."""
@@ -96,7 +110,7 @@ class Cluster:
 
     async def state(self) -> admin_pb2.GetStateResponse:
         """What the control plane holds."""
-        async with grpc.aio.insecure_channel(self._admin_address) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.control.admin_port}") as channel:
             request = admin_pb2.GetStateRequest(with_sequences=True)
             return await admin_pb2_grpc.AdminServiceStub(channel).GetState(request, timeout=10)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chaos.cluster import Cluster
-from chaos.faults import Fault, inject, plan
+from chaos.faults import CLIENTS, ONE_PROCESS, Fault, inject, plan
 from chaos.load import EXPECTED, NUM_USERS, Load
 from chaos.memory import MemoryLog
 from harness.checkpoints import TinyCheckpoint
@@ -50,12 +50,13 @@ async def test_nothing_is_left_of_requests_and_faults(
 def _faults() -> list[Fault]:
     """Faults for the whole time; in the last two thirds all but worker 1 live on, so that their memory can be compared."""
     faults, at = [], 0.0
-    for fault in plan(SEED, int(SECONDS / 0.3)):
+    for fault in plan(SEED, int(SECONDS / 0.2), ONE_PROCESS):
         at += fault.pause
         if at >= SECONDS:
             break
-        spares = at < SECONDS / 4 or not fault.name.startswith(("kill", "drain")) or (fault.worker == 1 and "worker" in fault.name)
-        faults.append(fault if spares else Fault(fault.pause, "cut the clients' links", 0, 0.0))
+        spares = at < SECONDS / 4 or not fault.name.startswith(("kill", "drain")) or (fault.index == 1 and "worker" in fault.name)
+        cut = "cut the clients' links"
+        faults.append(fault if spares else Fault(fault.pause, cut, CLIENTS[cut], 0, 0.0))
     return faults
 
 

@@ -1,7 +1,7 @@
 """Streams that never cease: as many as there are slots, each followed by the next of its kind."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from chaos.answer import Answer
@@ -35,13 +35,17 @@ def request(index: int, length: int) -> dict[str, Any]:
     return fields | kind
 
 
-class Streams:
-    """Runs requests, NUM_STREAMS at a time, and keeps their answers, and how many entries `faults` grew by meanwhile."""
+#: Asks one thing and listens to the end.
+Ask = Callable[[dict[str, Any]], Awaitable[Answer]]
 
-    def __init__(self, client: AsyncClient, length: int, faults: Sequence[object]) -> None:
+
+class Streams:
+    """Runs requests, one by each of `users` at a time, and keeps their answers, and how many entries `faults` grew by meanwhile."""
+
+    def __init__(self, users: Sequence[Ask], length: int, faults: Sequence[object]) -> None:
         self.answers: dict[int, Answer] = {}
         self.faults_seen: list[int] = []
-        self._client = client
+        self._users = users
         self._length = length
         self._faults = faults
         self._next = iter(range(1_000_000))
@@ -50,17 +54,17 @@ class Streams:
     async def run(self) -> None:
         """Until `cease`, and then to the ends of those that run."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(NUM_STREAMS):
-                group.create_task(self._one_after_the_other())
+            for ask in self._users:
+                group.create_task(self._one_after_the_other(ask))
 
     def cease(self) -> None:
         """Begin no more requests."""
         self._is_over = True
 
-    async def _one_after_the_other(self) -> None:
+    async def _one_after_the_other(self, ask: Ask) -> None:
         while not self._is_over:
             index, before = next(self._next), len(self._faults)
-            self.answers[index] = await Answer.to(self._client, request(index, self._length))
+            self.answers[index] = await ask(request(index, self._length))
             self.faults_seen.append(len(self._faults) - before)
 
 

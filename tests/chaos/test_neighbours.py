@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from chaos.answer import Answer
 from chaos.cluster import Cluster
+from chaos.control_planes import OneProcess
 from chaos.neighbours import HARMLESS, NEIGHBOURS, NOT_FINITE
 from chaos.poisoned_worker import EXIT_CODE
 from chaos.streams import request, undisturbed
@@ -35,7 +36,7 @@ MAX_WAIT_SECONDS = 30.0
 @pytest.mark.timeout(300 + 180 * NUM_ROUNDS)
 async def test_hostile_neighbours_disturb_nobody(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     model = _with_a_token_that_is_not_finite(tiny_checkpoint("qwen3", "bfloat16", tie_word_embeddings=False))
-    cluster = Cluster(model, tmp_path, NUM_PAGES, seed=0, worker_module="chaos.poisoned_worker", control_log_unread=True)
+    cluster = Cluster(model, tmp_path, NUM_PAGES, seed=0, form=_log_unread, worker_module="chaos.poisoned_worker")
     async with cluster, cluster.client() as client:
         answers, waits = await _disturb(cluster, client)
         for process in cluster.workers:  # the neighbours' doing
@@ -64,6 +65,11 @@ def _ordinary(index: int) -> dict[str, Any]:
     return fields | {"logit_bias": fields.get("logit_bias", {}) | HARMLESS}
 
 
+def _log_unread(flags: list[str], worker_flags: list[str], _: Path) -> OneProcess:
+    """A control plane that logs every detail into a pipe that nobody reads."""
+    return OneProcess([*flags, "--log-level", "debug"], worker_flags, None)
+
+
 async def _disturb(cluster: Cluster, client: AsyncClient) -> tuple[dict[int, Answer], list[float]]:
     """Ordinary streams one after the other while each neighbour asks NUM_ROUNDS times; their answers, and the longest wait of each."""
     answers: dict[int, Answer] = {}
@@ -82,11 +88,11 @@ async def _disturb(cluster: Cluster, client: AsyncClient) -> tuple[dict[int, Ans
             waits.append(longest)
 
     async with asyncio.TaskGroup() as group:
-        watching = group.create_task(_watch_health(cluster.control.proxy.address))
+        watching = group.create_task(_watch_health(cluster.control.proxies[0].address))
         for _ in range(NUM_STREAMS):
             group.create_task(stream())
         for neighbour in NEIGHBOURS * NUM_ROUNDS:
-            await neighbour(cluster.control.proxy.address)
+            await neighbour(cluster.control.proxies[0].address)
         is_over = True
         watching.cancel()
     return answers, waits
