@@ -1,7 +1,6 @@
 """Where a scheduler process meets its front ends: sessions, operators and health on one port."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -21,8 +20,6 @@ from pypto_serving.admin.v1 import admin_pb2_grpc
 from pypto_serving.process.health import HealthService
 from pypto_serving.process.listening import bind, bind_socket
 from pypto_serving.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-
-_log = logging.getLogger(__name__)
 
 _SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
 _FAREWELL_SECONDS = 1.0

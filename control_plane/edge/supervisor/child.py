@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-_log = logging.getLogger(__name__)
 
 #: Pauses before the first, second, ... start after lives that ended soon.
 _PAUSES_SECONDS = (0.0, 0.2, 1.0, 5.0)
