@@ -33,13 +33,30 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 
 
 def bind_socket(server: grpc.aio.Server, path: Path) -> None:
-    """Bind `server` to a socket in the file system, in place of one that a process left there; raises StartUpError with one line."""
+    """Bind `server` to a socket in the file system, in place of one that a process left there; raises StartUpError with one line.
+
+    gRPC takes a socket away from whoever listens on it, and removes that of its successor when it stops: so nobody may.
+    """
+    if _is_listened_on(path):
+        raise StartUpError(f"cannot listen on {path}: another process does", exit_code=1)
     try:
         bound = server.add_insecure_port(f"unix:{path}")
     except RuntimeError:
         bound = 0
     if not bound:
         raise StartUpError(f"cannot listen on {path}: its directory is missing or closed to us, or its path is too long", exit_code=1)
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # more wait there already than it has room for
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def check_port(host: str, port: int) -> None:

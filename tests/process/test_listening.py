@@ -33,6 +33,19 @@ async def test_a_socket_that_a_process_left_behind_is_taken_over(tmp_path: Path)
         bind_socket(grpc.aio.server(), tmp_path / "nowhere" / "socket")
 
 
+async def test_a_socket_on_which_somebody_listens_stays_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    server = grpc.aio.server()
+    bind_socket(server, path)
+    await server.start()
+    with pytest.raises(StartUpError, match=f"cannot listen on {path}: another process does") as refusal:
+        bind_socket(grpc.aio.server(), path)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        await channel.channel_ready()
+    await server.stop(None)
+    assert refusal.value.exit_code == 1 and not path.exists()
+
+
 def test_a_taken_port_is_known_beforehand() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(StartUpError, match="cannot listen on") as refusal:
         check_port("127.0.0.1", holder.getsockname()[1])
