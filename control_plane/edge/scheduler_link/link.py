@@ -216,6 +216,7 @@ class SchedulerLink:
         self._troubles.clear()
         self._silent.clear()
         self._is_beat_due = True
+        self._metrics_due = 0.0
         self._writable.set()
         self._in_session.set()
         tasks = [asyncio.create_task(work) for work in (self._read(stream), self._write(stream), self._wait_for_silence())]

@@ -331,6 +331,14 @@ async def test_the_scheduler_is_told_numbers_and_metrics(front_end, scheduler):
     assert (view.num_calls, view.num_held_back, view.num_unwritten_bytes, view.metrics) == (1, 2, 3, b"series 1\n")
 
 
+async def test_a_new_scheduler_is_told_metrics_at_once(start_front_end, scheduler):
+    start_front_end(scheduler, metrics_seconds=3600.0)
+    for _ in range(2):
+        await until(lambda: scheduler.service.front_ends and scheduler.service.front_ends[0].metrics)
+        await scheduler.kill()
+        await scheduler.start()
+
+
 async def test_a_drain_of_the_operator_is_told(front_end, scheduler):
     await until(lambda: scheduler.service.front_ends)
     scheduler.service.drain()
