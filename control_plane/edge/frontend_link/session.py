@@ -79,6 +79,7 @@ class FrontEndView:
     num_held_back: int
     num_unwritten_bytes: int
     metrics: bytes  # in Prometheus' text format; empty if it has a port of its own for them
+    is_draining: bool
 
 
 class FrontEndSession:
@@ -103,6 +104,7 @@ class FrontEndSession:
         self._num_unwritten_bytes = 0
         self._news: dict[str, pb.ConnectResponse] = {}  # other frames to be written, the latest of each kind
         self._is_leaving = False
+        self._is_draining = False  # the front end is
         self._writable = asyncio.Event()
         self._ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._state = pb.FrontEndState()
@@ -118,6 +120,7 @@ class FrontEndSession:
             state.num_held_back,
             state.num_unwritten_bytes,
             state.metrics,
+            self._is_draining,
         )
 
     # What goes out
@@ -246,6 +249,7 @@ class FrontEndSession:
                 case "end":
                     engine.end(self, command.end.request_id, failure_of(command.end), command.end.message)
                 case "drain":
+                    self._is_draining = True
                     engine.drain(self)
 
     def _submit(self, request: GenerationRequest) -> None:

@@ -60,7 +60,8 @@ class FrontEndServer:
         """What they say of themselves."""
         front_ends = self.front_ends
         num_calls, num_held_back = sum(each.num_calls for each in front_ends), sum(each.num_held_back for each in front_ends)
-        return FrontEndCounts(num_calls, num_held_back, self._is_draining)
+        all_drain = bool(front_ends) and all(each.is_draining for each in front_ends)
+        return FrontEndCounts(num_calls, num_held_back, self._is_draining or all_drain)
 
     def drain(self) -> None:
         """Let all front ends drain; on the engine's event loop."""

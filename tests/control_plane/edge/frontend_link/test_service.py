@@ -75,6 +75,7 @@ async def test_commands_are_applied_in_their_order(start_scheduler, dial):
     assert [request.request_id for request in scheduler.engine.submitted] == ["a", "b"]
     ended = ("end", "a", Failure.DEADLINE_EXCEEDED, "too late")
     assert scheduler.engine.calls == [("hold", "a"), ("unhold", "a"), ("finish", 2), ended, ("drain",)]
+    assert [view.is_draining for view in scheduler.service.front_ends] == [True]
 
 
 async def test_output_comes_in_columns(start_scheduler, dial):
