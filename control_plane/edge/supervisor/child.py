@@ -78,7 +78,7 @@ class Child:
             return []
         self.silent_seconds = 0.0
         *lines, self._line = self._line.split(b"\n")
-        said = [json.loads(line) for line in lines]
+        said = [said for line in lines if (said := _said(line))]
         for each in said:
             if "serving" in each:
                 self._serving_since = self._clock()
@@ -116,3 +116,12 @@ class Child:
         """Flags that make it listen where it did before, also on ports that were any free ones."""
         ports: dict[str, int] = self.served.get("ports", {})
         return [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
+
+
+def _said(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None: a library has printed it, which is no reason to end everything."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
