@@ -52,7 +52,7 @@ class MaskThreads:
     def _begin(self, grammar: str, begun: "Sequence[ref[ThreadedConstraint]]", generated: Sequence[Sequence[int]]) -> None:
         try:
             constraints = self._compile(grammar, len(begun))
-        except Exception as error:  # belongs to the request, not to the thread
+        except BaseException as error:  # belongs to the request, not to the thread; a panic of the library is no Exception
             for reference in begun:
                 if threaded := reference():
                     threaded.fail(error)
@@ -72,7 +72,7 @@ class MaskThreads:
                 if thread_time() >= end:
                     self._beginners.submit(self._catch_up, reference, constraint, token_ids)
                     return
-        except Exception as error:
+        except BaseException as error:
             threaded.fail(error)
             self._on_ready()
         else:
@@ -137,9 +137,9 @@ class ThreadedConstraint:
         self._constraint = constraint
         self._threads.run_now(self._compute, self._cost)
 
-    def fail(self, error: Exception) -> None:
-        """Let `mask` raise what went wrong."""
-        self._mask = error
+    def fail(self, error: BaseException) -> None:
+        """Let `mask` raise what went wrong, as an Exception."""
+        self._mask = error if isinstance(error, Exception) else RuntimeError(str(error) or type(error).__name__)
 
     def _compute(self, token_id: int | None = None) -> None:
         assert self._constraint is not None
@@ -147,5 +147,5 @@ class ThreadedConstraint:
             if token_id is not None:
                 self._constraint.push(token_id)
             self._mask = self._constraint.mask()
-        except Exception as error:  # belongs to the request, not to the thread
-            self._mask = error
+        except BaseException as error:
+            self.fail(error)

@@ -37,12 +37,12 @@ class Pool:
 
     def __init__(self) -> None:
         self._ready: queue.Queue[None] = queue.Queue()
-        self._compiled: dict[str, Sequence[Constraint] | Exception] = {}
+        self._compiled: dict[str, Sequence[Constraint] | BaseException] = {}
         self.threads = MaskThreads(self._compile, lambda: self._ready.put(None))
 
     def _compile(self, grammar: str, count: int) -> Sequence[Constraint]:
         compiled = self._compiled[grammar]
-        if isinstance(compiled, Exception):
+        if isinstance(compiled, BaseException):
             raise compiled
         assert len(compiled) == count
         return compiled
@@ -53,7 +53,7 @@ class Pool:
         self._compiled[name] = constraints
         return self.threads.begin(name, [generated] * len(constraints))
 
-    def begin_broken(self, error: Exception) -> Constraint:
+    def begin_broken(self, error: BaseException) -> Constraint:
         """One whose grammar cannot be compiled."""
         self._compiled["broken"] = error
         return self.threads.begin("broken", [()])[0]
@@ -129,6 +129,22 @@ def test_what_goes_wrong_on_a_thread_is_told_by_the_mask(pool: Pool) -> None:
     wrong.push(next(token for token in range(97) if not mask[token // 8] >> token % 8 & 1))
     with pytest.raises(ConstraintViolated):
         pool.next_mask(wrong)
+
+
+class Panic(BaseException):
+    """As a library written in Rust raises it."""
+
+
+def test_a_panic_on_a_thread_fails_its_request_only(pool: Pool) -> None:
+    def panic() -> None:
+        raise Panic("index out of bounds")
+
+    panicking, well = pool.begin(WatchedConstraint(panic), WatchedConstraint())
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        pool.next_mask(panicking)
+    assert pool.next_mask(well) == WatchedConstraint().mask()
+    with pytest.raises(RuntimeError, match="Panic"):
+        pool.next_mask(pool.begin_broken(Panic()))
 
 
 def test_a_slow_constraint_leaves_the_threads_of_fast_ones(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
