@@ -33,6 +33,9 @@ SERVER_OPTIONS = (
     EXCLUSIVE_PORT,
 )
 
+#: Reasons of refusals that are remembered.
+_MAX_TOLD = 64
+
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
@@ -64,6 +67,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._epoch = 0
         self._refusal: Callable[[], str] | None = standing_by  # None: it serves
         self._drains = False
+        self._told: set[str] = set()  # why front ends were refused
         self._beating: asyncio.Task[None] | None = None
 
     @property
@@ -98,7 +102,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             hello = await self._hello(request_iterator)
             version = self._check(hello)
         except SessionEnd as refusal:
-            _log.warning("front end refused", extra={"peer": context.peer(), "reason": refusal.message})
+            self._note_refusal(context.peer(), refusal.message)
             await refusal.abort(context)
         session = self._open_session(hello.front_end_id)
         welcome = pb.Welcome(protocol_version=version, scheduler_id=self._options.scheduler_id, epoch=session.epoch)
@@ -129,6 +133,14 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         if frame is None or not frame.HasField("hello"):
             raise SessionEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
         return frame.hello
+
+    def _note_refusal(self, peer: str, reason: str) -> None:
+        """Log why a front end is refused, once per reason: it dials again every second."""
+        if reason not in self._told:
+            if len(self._told) >= _MAX_TOLD:
+                self._told.clear()
+            self._told.add(reason)
+            _log.warning("front end refused", extra={"peer": peer, "reason": reason})
 
     def _open_session(self, front_end_id: str) -> FrontEndSession:
         options = self._options

@@ -43,6 +43,17 @@ async def test_a_hello_that_does_not_fit_is_refused(start_scheduler, dial, field
     assert refusal[0] is code and complaint in refusal[1]
 
 
+async def test_a_refusal_that_repeats_is_logged_once(start_scheduler, dial, caplog):
+    scheduler = await start_scheduler()
+    for fingerprint in ("other", "other", "third", "other"):
+        front_end = dial(scheduler)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await front_end.hello(model_fingerprint=fingerprint)
+        await front_end.end()
+    refused = [record.reason for record in caplog.records if record.message == "front end refused"]
+    assert [reason.split()[1] for reason in refused] == ["other,", "third,"]
+
+
 async def test_a_newer_front_end_may_speak_our_version(start_scheduler, dial):
     welcome = await dial(await start_scheduler()).hello(protocol_version=9)
     assert welcome.protocol_version == 1
