@@ -20,6 +20,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 _START_SECONDS = 60.0
 _STOP_SECONDS = 40.0
 
+_CHANCE = random.SystemRandom()  # whatever seed a test has set
+_given_ports: set[int] = set()
+
 
 class ServingProcess:
     """`python -m MODULE --model DIR` on free ports. Leaving the `with` block stops it with SIGTERM, or kills what does not stop."""
@@ -113,14 +116,16 @@ class ServingProcess:
 
 
 def fixed_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that no outgoing connection gets while a process that had one is down."""
+    """Ports that nobody listens on, and that no outgoing connection gets while a process that had one is down; none is given twice."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
+            port = _CHANCE.randrange(20_000, 32_000)
             listening = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                listening.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
-                ports.append(listening.getsockname()[1])
+                listening.bind(("127.0.0.1", port))
+                ports += {port} - _given_ports
+                _given_ports.add(port)
     return ports
 
 
