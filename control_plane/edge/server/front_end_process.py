@@ -17,8 +17,8 @@ from control_plane.edge.metrics.front_ends import RenderedMetrics
 from control_plane.edge.scheduler_link.link import SchedulerLink
 from control_plane.edge.scheduler_link.options import FrontEndNumbers, SchedulerLinkOptions
 from control_plane.edge.server.front_end import FrontEndAssembly
+from control_plane.edge.server.parent import attend_parent, tell_serving
 from control_plane.edge.service.admin_proxy import AdminProxy
-from control_plane.edge.supervisor.parent import attend_parent, tell_serving
 from control_plane.engine.ports import Outputs
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector

@@ -27,7 +27,7 @@ from control_plane.edge.model_files import read_identity
 from control_plane.edge.server.engine_options import engine_options
 from control_plane.edge.server.front_end_port import FrontEndServer, StoppedStandingBy
 from control_plane.edge.server.late_compiler import LateCompiler
-from control_plane.edge.supervisor.parent import attend_parent, tell_parent, tell_serving
+from control_plane.edge.server.parent import attend_parent, tell_parent, tell_serving
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import serve_metrics
