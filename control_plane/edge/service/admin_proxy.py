@@ -1,7 +1,7 @@
 """The service for operators where the engine is another process: hands every call on to the scheduler."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -10,6 +10,7 @@ from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
 _SCHEDULER_SECONDS = 10.0
 
+_Answer = TypeVar("_Answer")
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -21,31 +22,21 @@ class AdminProxy(admin_pb2_grpc.AdminServiceServicer):
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
         """The scheduler's snapshot, with what all front ends say."""
-        try:
-            return await self._scheduler().GetState(request, timeout=_SCHEDULER_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            _refuse(error)
+        return await self._ask(lambda scheduler: scheduler.GetState(request, timeout=_SCHEDULER_SECONDS))
 
     async def ResetPrefixCache(self, request: admin_pb2.ResetPrefixCacheRequest, context: _Context) -> admin_pb2.ResetPrefixCacheResponse:
         """Let the scheduler forget cached pages."""
-        try:
-            return await self._scheduler().ResetPrefixCache(request, timeout=_SCHEDULER_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            _refuse(error)
+        return await self._ask(lambda scheduler: scheduler.ResetPrefixCache(request, timeout=_SCHEDULER_SECONDS))
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: _Context) -> admin_pb2.DrainResponse:
         """Drain all front ends."""
-        try:
-            return await self._scheduler().Drain(request, timeout=_SCHEDULER_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            _refuse(error)
+        return await self._ask(lambda scheduler: scheduler.Drain(request, timeout=_SCHEDULER_SECONDS))
 
-    def _scheduler(self) -> "admin_pb2_grpc.AdminServiceAsyncStub":
+    async def _ask(self, call: "Callable[[admin_pb2_grpc.AdminServiceAsyncStub], Awaitable[_Answer]]") -> _Answer:
         channel = self._channel()
         if channel is None:
             raise Unavailable("no scheduler is in session: try again when one is")
-        return admin_pb2_grpc.AdminServiceStub(channel)
-
-
-def _refuse(error: grpc.aio.AioRpcError) -> NoReturn:
-    raise Unavailable(f"the scheduler: {error.code().name}: {error.details()}") from None
+        try:
+            return await call(admin_pb2_grpc.AdminServiceStub(channel))
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"the scheduler: {error.code().name}: {error.details()}") from None
