@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import configargparse
+
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_ip, is_loopback, join_address
 from pypto_serving.process.credentials.files import TlsFiles
@@ -66,14 +68,20 @@ class WorkerConfig:
         return host if host.rpartition(":")[2].isdecimal() else f"{host}:{port}"
 
 
-def read_config(arguments: Sequence[str]) -> WorkerConfig:
-    """Read flags, environment and file; raises StartUpError for values that do not fit each other, and exits for wrong flags and --help."""
+def worker_parser() -> configargparse.ArgumentParser:
+    """The flags of `python -m worker`."""
     parser = argument_parser(program_name("worker"), "A worker of PyPTO Serving: owns one device and executes steps.", "worker")
     parser.usage = f"{parser.prog} --model DIR [options]"
     _add_model_options(parser)
     _add_capacity_options(parser)
     _add_network_options(parser)
     add_log_options(parser)
+    return parser
+
+
+def read_config(arguments: Sequence[str]) -> WorkerConfig:
+    """Read flags, environment and file; raises StartUpError for values that do not fit each other, and exits for wrong flags and --help."""
+    parser = worker_parser()
     parsed = parser.parse_args(arguments)
     tls = server_tls_files(parser, parsed)
     values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}

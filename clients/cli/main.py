@@ -53,13 +53,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     streams.check_text(arguments)
-    parsed = _parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
+    parsed = command_parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
     parsed.default_api_key = environment.get("PYPTO_SERVING_API_KEY") or None
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
     return _run(parsed)
 
 
-def _parser(default_targets: str) -> argparse.ArgumentParser:
+def command_parser(default_targets: str) -> argparse.ArgumentParser:
+    """The flags of every command; `default_targets` is a comma-separated list."""
     parser = argparse.ArgumentParser(
         prog=program_name("clients"),
         description="Command line of PyPTO Serving.",

@@ -45,13 +45,19 @@ class GatewayConfig:
     log_level: str
 
 
-def read_config(arguments: Sequence[str]) -> GatewayConfig:
-    """Read flags, environment and file of `python -m clients.gateway`; exits for wrong flags and --help."""
+def gateway_parser() -> configargparse.ArgumentParser:
+    """The flags of `python -m clients.gateway`."""
     parser = argument_parser(program_name("clients.gateway"), "OpenAI's HTTP API in front of control planes.", "gateway")
     _add_server_flags(parser.add_argument_group("server"))
     _add_upstream_flags(parser.add_argument_group("control planes"))
     _add_answer_flags(parser.add_argument_group("answers"))
     add_log_options(parser.add_argument_group("log"))
+    return parser
+
+
+def read_config(arguments: Sequence[str]) -> GatewayConfig:
+    """Read flags, environment and file of `python -m clients.gateway`; exits for wrong flags and --help."""
+    parser = gateway_parser()
     values = parser.parse_args(arguments)
     return GatewayConfig(
         host=values.host,

@@ -16,7 +16,7 @@ from pypto_serving.process import argument_types as types
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 if the service is SERVING, otherwise 1 with one line that says what it is."""
-    values = read_arguments(arguments)
+    values = probe_parser().parse_args(arguments)
     with _channel(values) as channel:
         try:
             request = health_pb2.HealthCheckRequest(service=values.service)
@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says; exits for wrong flags and --help."""
+def probe_parser() -> argparse.ArgumentParser:
+    """The flags."""
     parser = argparse.ArgumentParser(prog="python -m pypto_serving.process.health_probe", description="Ask a health service once.")
     parser.add_argument("address", type=types.address, metavar="HOST:PORT")
     parser.add_argument("--service", default="", metavar="NAME", help="liveness, device; default: whether requests would succeed")
@@ -40,7 +40,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate to show")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
     parser.add_argument("--tls-name", metavar="NAME", help="host that the server's certificate names; default: the one dialled")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _channel(values: argparse.Namespace) -> grpc.Channel:

@@ -110,7 +110,7 @@ def test_under_mutual_tls_probes_show_a_certificate() -> None:
             probe = container("overlays/full", name)[f"{kind}Probe"]
             assert "grpc" not in probe
             _, _, module, *arguments = probe["exec"]["command"]
-            assert module == health_probe.__name__ and health_probe.read_arguments(arguments).tls_cert == Path("/tls/tls.crt")
+            assert module == health_probe.__name__ and health_probe.probe_parser().parse_args(arguments).tls_cert == Path("/tls/tls.crt")
 
 
 def test_certificates_name_who_is_dialled() -> None:

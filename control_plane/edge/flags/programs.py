@@ -33,8 +33,8 @@ from pypto_serving.process.options import add_log_options, argument_parser, requ
 from pypto_serving.process.version import program_name
 
 
-def read_config(arguments: Sequence[str]) -> Config:
-    """Read flags, environment and file of `python -m control_plane`; exits for wrong flags and --help."""
+def control_plane_parser() -> configargparse.ArgumentParser:
+    """The flags of `python -m control_plane`."""
     description = "The control plane of PyPTO Serving: serves clients and steers workers."
     parser = argument_parser(program_name("control_plane"), description, "control")
     parser.usage = f"{parser.prog} --model DIR --worker HOST:PORT [options]"
@@ -54,7 +54,14 @@ def read_config(arguments: Sequence[str]) -> Config:
     groups.add_scheduler_timeout(timeouts)
     groups.add_worker_timeouts(timeouts)
     _add_scheduling_group(parser)
-    values = _values(parser, arguments)
+    add_log_options(parser.add_argument_group("log"))
+    return parser
+
+
+def read_config(arguments: Sequence[str]) -> Config:
+    """Read flags, environment and file of `python -m control_plane`; exits for wrong flags and --help."""
+    parser = control_plane_parser()
+    values = parser.parse_args(arguments)
     log = LogOptions(values.log_format, values.log_level)
     whole = Config(_front_end(parser, values), _scheduler(parser, values), log, values.frontends)
     return whole if values.part is None else _part(whole, values)
@@ -72,8 +79,8 @@ def _part(whole: Config, values: argparse.Namespace) -> Config:
     )
 
 
-def read_front_end_config(arguments: Sequence[str]) -> tuple[FrontEndConfig, LogOptions]:
-    """The same of `python -m control_plane.frontend`."""
+def front_end_parser() -> configargparse.ArgumentParser:
+    """The flags of `python -m control_plane.frontend`."""
     description = "A front end of PyPTO Serving: serves clients, and hands their requests to a scheduler."
     parser = argument_parser(program_name("control_plane.frontend"), description, "frontend")
     parser.usage = f"{parser.prog} --model DIR --scheduler HOST:PORT [options]"
@@ -92,14 +99,21 @@ def read_front_end_config(arguments: Sequence[str]) -> tuple[FrontEndConfig, Log
     groups.add_stream_timeouts(timeouts)
     groups.add_worker_grace(timeouts)
     groups.add_queue_options(parser.add_argument_group("queue: refused early, by what the scheduler last said of it"))
-    values = _values(parser, arguments)
+    add_log_options(parser.add_argument_group("log"))
+    return parser
+
+
+def read_front_end_config(arguments: Sequence[str]) -> tuple[FrontEndConfig, LogOptions]:
+    """The same as `read_config` for `python -m control_plane.frontend`."""
+    parser = front_end_parser()
+    values = parser.parse_args(arguments)
     require_flags(parser, values, "--link-tls-name", "--link-tls-ca")
     link = SchedulerLink(tuple(values.scheduler), values.scheduler_grace_seconds, link_tls(parser, values, values.link_tls_name))
     return _front_end(parser, values, link), LogOptions(values.log_format, values.log_level)
 
 
-def read_scheduler_config(arguments: Sequence[str]) -> tuple[SchedulerConfig, LogOptions]:
-    """The same of `python -m control_plane.scheduler`."""
+def scheduler_parser() -> configargparse.ArgumentParser:
+    """The flags of `python -m control_plane.scheduler`."""
     description = "A scheduler of PyPTO Serving: takes requests from front ends, and steers workers."
     parser = argument_parser(program_name("control_plane.scheduler"), description, "scheduler")
     parser.usage = f"{parser.prog} --model DIR --worker HOST:PORT [options]"
@@ -116,7 +130,14 @@ def read_scheduler_config(arguments: Sequence[str]) -> tuple[SchedulerConfig, Lo
     groups.add_lease_options(parser.add_argument_group("lease"))
     groups.add_worker_timeouts(parser.add_argument_group("timeouts"))
     _add_scheduling_group(parser)
-    values = _values(parser, arguments)
+    add_log_options(parser.add_argument_group("log"))
+    return parser
+
+
+def read_scheduler_config(arguments: Sequence[str]) -> tuple[SchedulerConfig, LogOptions]:
+    """The same as `read_config` for `python -m control_plane.scheduler`."""
+    parser = scheduler_parser()
+    values = parser.parse_args(arguments)
     front_ends, lease = groups.front_end_port(parser, values), groups.lease_options(parser, values)
     return replace(_scheduler(parser, values), front_ends=front_ends, lease=lease), LogOptions(values.log_format, values.log_level)
 
@@ -125,12 +146,6 @@ def _add_scheduling_group(parser: configargparse.ArgumentParser) -> None:
     scheduling = parser.add_argument_group("scheduling")
     groups.add_queue_options(scheduling)
     groups.add_scheduling_options(scheduling)
-
-
-def _values(parser: configargparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    add_log_options(parser.add_argument_group("log"))
-    values: argparse.Namespace = parser.parse_args(arguments)
-    return values
 
 
 def _front_end(parser: argparse.ArgumentParser, values: argparse.Namespace, link: SchedulerLink | None = None) -> FrontEndConfig:
