@@ -98,7 +98,7 @@ class AsyncClient:
         attempts = Attempts(self._targets, self._limits, timeout)
         while not state.is_complete:
             call = self._stub(attempts.target).GenerateStream(
-                state.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+                state.next_request(), timeout=attempts.remaining_seconds(), metadata=(*self._metadata, *state.metadata)
             )
             failure = state.cut_off_error()
             try:

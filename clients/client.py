@@ -85,7 +85,7 @@ class Client:
         while not state.is_complete:
             with self._closed_meanwhile():
                 call = self._stub(attempts.target).GenerateStream(
-                    state.next_request(), timeout=attempts.remaining_seconds(), metadata=self._metadata
+                    state.next_request(), timeout=attempts.remaining_seconds(), metadata=(*self._metadata, *state.metadata)
                 )
             failure = state.cut_off_error()
             try:

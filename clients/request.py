@@ -10,13 +10,15 @@ from google.protobuf.message import Message as WireMessage
 from clients.conversation import MessageLike, TemplateValue, Tool, chat_prompt
 from clients.errors import invalid
 from pypto_serving.inference.v1 import inference_pb2 as pb
+from pypto_serving.wire.traceparent import TRACEPARENT, read_traceparent
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One generation request. Give exactly one of `prompt`, `messages` and `token_ids`; None leaves a field to the server's default.
 
-    Fields mean what inference.proto says. `timeout` is in seconds and covers the whole request, reconnections included.
+    Fields mean what inference.proto says. `timeout` is in seconds and covers the whole request, reconnections included. `traceparent`
+    names the trace that the request belongs to (W3C Trace Context).
     """
 
     prompt: str | None = None
@@ -65,6 +67,7 @@ class Request:
     request_id: str = ""
     model: str = ""
     timeout: float | None = None
+    traceparent: str = ""
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
@@ -94,6 +97,15 @@ def taking_request(make: Callable[P, Request]) -> Callable[[Callable[[S, Request
         return call
 
     return decorate
+
+
+def call_metadata(request: Request) -> tuple[tuple[str, str], ...]:
+    """What is sent beside the request, in every attempt; raises ServingError (INVALID_ARGUMENT)."""
+    if not request.traceparent:
+        return ()
+    if read_traceparent(request.traceparent) is None:
+        raise invalid(f"traceparent: {request.traceparent[:80]!r} is none of W3C Trace Context, such as 00-TRACE-SPAN-01 in hexadecimal")
+    return ((TRACEPARENT, request.traceparent),)
 
 
 def generation_spec(request: Request) -> pb.GenerationSpec:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from clients.errors import ServingError
-from clients.request import Request, generation_spec
+from clients.request import Request, call_metadata, generation_spec
 from clients.results import Choice, Completion, Delta, Event, Finished, PromptLogprobs, Started, TokenLogprob
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
@@ -27,6 +27,7 @@ class StreamState:
 
     def __init__(self, request: Request) -> None:
         self._spec = generation_spec(request)
+        self.metadata = call_metadata(request)
         self._started: pb.Started | None = None
         self._received: dict[int, _Received] = {}
         self._prompt_logprobs: list[TokenLogprob] = []

@@ -135,6 +135,7 @@ class LaneAdmission:
     partition: int
     sampling: LaneSampling
     constrained: bool = False
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

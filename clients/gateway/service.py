@@ -18,6 +18,7 @@ from clients.gateway.schemas.common import Body
 from clients.request import Request
 from clients.results import Completion, Event, Started
 from pypto_serving.process.credentials.files import HEADER_BYTES
+from pypto_serving.wire.traceparent import TRACEPARENT, clean_traceparent
 
 _MAX_LISTED = 32
 #: Whole answers need not come token by token.
@@ -32,6 +33,7 @@ class Caller:
 
     request_id: str
     api_key: str | None
+    traceparent: str = ""
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -67,7 +69,13 @@ def gateway_of(request: HttpRequest) -> Gateway:
 
 def caller_of(request: HttpRequest) -> Caller:
     """Who calls; raises ApiError for a key that no control plane could be told."""
-    return Caller(request.scope["request_id"], _api_key(request.headers.get("authorization", "")))
+    return Caller(request.scope["request_id"], _api_key(request.headers.get("authorization", "")), _traceparent(request))
+
+
+def _traceparent(request: HttpRequest) -> str:
+    """The trace of the request; an invalid one is ignored, as W3C has it."""
+    values = request.headers.getlist(TRACEPARENT)
+    return clean_traceparent(values[0]) if len(values) == 1 else ""
 
 
 def _api_key(authorization: str) -> str | None:

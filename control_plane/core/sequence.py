@@ -81,6 +81,7 @@ class Sequence:
     prompt_logprobs: list[Iterable[TokenLogprob]] = field(init=False)  # joined: those of the first tokens of the prompt
     num_prompt_logprobs: int = 1  # tokens
     compute_limit: int = field(init=False)  # tokens whose KV is ever needed
+    traceparent: str = ""  # the trace of its request, for whoever runs it
     numerics_id: str | None = None  # under which its tokens and log probabilities were made
     first_scheduled_time: float | None = None
     num_cached_tokens: int = 0  # of the prompt, at first admission

@@ -66,6 +66,7 @@ class LaneAdmission:
     partition: int
     sampling: SamplingParams
     constrained: bool = False
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,4 +273,5 @@ def _admission(sequence: Sequence) -> LaneAdmission:
         partition=sequence.pages.partition,
         sampling=sequence.sampling,
         constrained=sequence.constraint is not None,
+        traceparent=sequence.traceparent,
     )

@@ -110,6 +110,7 @@ class GenerationRequest:
     grammar: str = ""  # that the output of each choice belongs to, as the constraint's library takes it; empty: anything
     takes_over: bool = False  # a resume: a live request with the same id and key is replaced
     was_accepted: bool = False  # by an engine that is gone: neither a full queue nor a drain refuses it
+    traceparent: str = ""  # the client's trace, as W3C writes it; empty: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ def _sequence(
         priority=spec.priority,
         cache_salt=spec.cache_salt,
         is_resume=spec.takes_over,
+        traceparent=spec.traceparent,
         constraint=constraint,
         group=group,
         numerics_id=choice.resumed_numerics_id if generated else None,

@@ -9,6 +9,7 @@ from fakes.control_plane.inference_service import PROMPT_IDS, FakeInferenceServi
 from clients import AsyncClient, ResumeExhausted, ServerUnreachable, ServingError
 from clients.results import Delta, Finished, FinishReason, Started
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ALL_TEXT = "100 101 102 103 104 "
 
 
@@ -228,3 +229,11 @@ async def test_descriptions_tokens_and_abort(server):
         assert await client.is_serving()
         await server.set_serving(False)
         assert not await client.is_serving()
+
+
+async def test_every_attempt_names_the_trace(server):
+    faults(server, StreamFault(after_tokens=2), StreamFault(after_tokens=0))
+    async with AsyncClient(server.target) as client:
+        await client.generate("hello", traceparent=TRACEPARENT)
+        await client.generate("hello")
+    assert server.service.traceparents == [TRACEPARENT] * 3 + [None]

@@ -5,7 +5,7 @@ import pytest
 
 from clients.conversation import Message, Tool, ToolCall
 from clients.errors import ServingError
-from clients.request import Request, generation_spec
+from clients.request import Request, call_metadata, generation_spec
 
 
 def test_absent_fields_stay_absent_and_prompt_ids_are_asked_for():
@@ -99,3 +99,9 @@ def test_constraints_reach_the_wire(kind):
 
 def test_empty_constraint_is_not_dropped():
     assert generation_spec(Request("a", alternatives=[])).constraint.WhichOneof("kind") == "alternatives"
+
+
+def test_a_trace_that_is_none_is_refused():
+    with pytest.raises(ServingError, match="traceparent: '00-abc' is none") as caught:
+        call_metadata(Request("hi", traceparent="00-abc"))
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT

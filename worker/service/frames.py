@@ -22,6 +22,7 @@ from pypto_serving.wire.columns import (
 )
 from pypto_serving.wire.contract import FEATURES, MAX_FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.wire.sampling import check_sampling
+from pypto_serving.wire.traceparent import clean_traceparent
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.step import SAMPLING_FORMATS, CacheGroup, LaneAdmission, LaneSampling, PromptTokenLogprobs, Step, StepResult, WorkerDescription
 
@@ -144,6 +145,7 @@ def _admission(admission: pb.LaneAdmission, worker: WorkerDescription) -> LaneAd
         partition=admission.partition,
         sampling=_sampling(admission.sampling, worker.vocab_size),
         constrained=admission.constrained,
+        traceparent=clean_traceparent(admission.traceparent),
     )
 
 

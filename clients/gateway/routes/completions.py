@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -35,7 +36,7 @@ async def create_completion(body: CompletionRequest, http: HttpRequest) -> Respo
     gateway, caller = gateway_of(http), caller_of(http)
     gateway.check(body, caller)
     _, client = await gateway.model(body.model, caller)
-    requests = completion_requests(body, caller.request_id)
+    requests = [replace(request, traceparent=caller.traceparent) for request in completion_requests(body, caller.request_id)]
     options = await _options(body, client)
     if body.stream:
         texts = await unless_gone(http, _begin(client, requests, options, caller))

@@ -40,6 +40,7 @@ async def conversation(body: ChatRequest, http: HttpRequest, caller: Caller) -> 
     profile = await unless_gone(http, served.profile(client))
     tools = [tool.name for tool in offered_tools(body)]
     plain = chat_request(body, caller.request_id, bool(tools) and profile.call_format.shows_special_tokens)
+    plain = replace(plain, traceparent=caller.traceparent)
     request = await unless_gone(http, _constrained(body, plain, profile, client))
     return Conversation(client, request, profile, tools, body.parallel_tool_calls is not False)
 

@@ -15,6 +15,7 @@ from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_name, check_range
 from pypto_serving.wire.columns import unpack_ids_below
 from pypto_serving.wire.sampling import check_sampling
+from pypto_serving.wire.traceparent import clean_traceparent
 from pypto_serving.worker.v1 import worker_pb2
 
 _MAX_ID_LENGTH = 1024
@@ -102,6 +103,7 @@ def _request(submit: pb.Submission, limits: SessionLimits, now: float) -> Genera
         grammar=submit.grammar,
         takes_over=submit.takes_over,
         was_accepted=submit.was_accepted,
+        traceparent=clean_traceparent(submit.traceparent),
     )
 
 

@@ -27,6 +27,7 @@ def submission(live: LiveRequest, now: float) -> pb.Command:
             grammar=request.grammar,
             takes_over=request.takes_over or live.was_accepted,
             was_accepted=request.was_accepted or live.was_accepted,
+            traceparent=request.traceparent,
         )
     )
 

@@ -16,6 +16,7 @@ from control_plane.edge.service.errors import Deadline, InvalidArgument
 from control_plane.edge.service.overload import LoadShedder
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import EventMaker, EventWriter, ResponseBuilder, serialized_response
+from control_plane.edge.service.trace_context import traceparent_of
 from control_plane.engine.ports import PromptLogprobs
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
@@ -63,7 +64,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
         with self._load.reserve(request.spec):
-            admitted = await self._admission.admit(request.spec)
+            admitted = await self._admission.admit(request.spec, traceparent_of(context))
         async with self._live.open(admitted.request, admitted.choices, deadline) as stream:
             await stream.wait_end()
         size = _num_logprobs(admitted) + sum(len(choice.token_ids) for choice in stream.choices)
@@ -76,7 +77,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         deadline = Deadline(context.time_remaining())
         self._live.require_open()
         with self._load.reserve(request.spec):
-            admitted = await self._admission.admit(request.spec)
+            admitted = await self._admission.admit(request.spec, traceparent_of(context))
         maker = EventMaker(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, admitted.choices, deadline, waits_for_client=True) as stream:
             await stream.wait_accepted()

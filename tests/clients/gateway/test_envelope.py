@@ -126,3 +126,12 @@ async def test_what_the_application_does_not_catch_is_a_500_with_an_id(fake_fron
 async def test_unknown_routes_have_the_same_shape(fake_front, method, path, status):
     answer = await fake_front.http.request(method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, "unknown_url")
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/chat/completions", "/v1/responses"])
+async def test_a_trace_goes_on_to_the_control_plane(fake_front, path):
+    body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x"}
+    good, bad = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f"
+    for header in (good, bad):
+        assert (await fake_front.http.post(path, json=body, headers={"traceparent": header})).status_code == 200
+    assert fake_front.fake.traceparents[-2:] == [good, None]

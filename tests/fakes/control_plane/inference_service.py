@@ -47,6 +47,7 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
     fingerprint: str = FINGERPRINT
     has_chat_template: bool = True
     seen: list[pb.GenerationSpec] = field(default_factory=list)
+    traceparents: list[str | None] = field(default_factory=list)  # of the calls in `seen`
     num_generated: int = 0
     aborted: list[str] = field(default_factory=list)
     described: pb.GetServerResponse | None = field(default_factory=_running_server)  # None: for others only
@@ -58,6 +59,7 @@ class FakeInferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def GenerateStream(self, request, context):
         self.seen.append(request.spec)
+        self.traceparents.append(dict(context.invocation_metadata()).get("traceparent"))
         fault = self.faults.popleft() if self.faults else None
         if fault and fault.after_tokens is None:
             await self._fail(fault, context)

@@ -13,6 +13,7 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
 from worker.service.frames import decode_step, encode_failure, encode_result, encode_welcome
 from worker.step import CacheGroup, LaneError, PromptTokenLogprobs, StepResult, TokenLogprobs, WorkerDescription
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 WORKER = WorkerDescription(
     incarnation="worker-1",
     model_fingerprint="f",
@@ -50,6 +51,11 @@ def test_empty_step_has_empty_columns() -> None:
     step = decode_step(pb.Step(step_id=3, acked_step_id=2), WORKER)
     assert step.step_id == 3
     assert [len(step.released_lanes), len(step.admissions), len(step.grown_pages), len(step.chunk_lanes), step.masks] == [0, 0, 0, 0, {}]
+
+
+@pytest.mark.parametrize(("sent", "read"), [(TRACEPARENT, TRACEPARENT), ("", ""), ("nonsense", "")])
+def test_a_trace_is_read_and_an_invalid_one_ignored(sent: str, read: str) -> None:
+    assert decode_step(admit(traceparent=sent), WORKER).admissions[0].traceparent == read
 
 
 def test_columns_are_unpacked() -> None:

@@ -66,7 +66,7 @@ class Admission:
         self._constraints = RequestConstraints(compiler)
         self._numbers = itertools.count()
 
-    async def admit(self, spec: inference_pb2.GenerationSpec) -> AdmittedRequest:
+    async def admit(self, spec: inference_pb2.GenerationSpec, traceparent: str = "") -> AdmittedRequest:
         """Understand a request. It waits while no worker has ever said how long a request may be."""
         arrival_time = time.monotonic()
         self.check_model(spec.model)
@@ -99,7 +99,7 @@ class Admission:
             prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
         )
         grammar, choices = await self._choices(spec, effective, prompt)
-        request = self._request(spec, started, prompt, grammar, arrival_time)
+        request = replace(self._request(spec, started, prompt, grammar, arrival_time), traceparent=traceparent)
         await self._replayer.run(Replay(request, choices))
         return AdmittedRequest(started, self._with_choices(request, effective, choices), [choice.output for choice in choices])
 

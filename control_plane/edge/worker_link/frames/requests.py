@@ -62,6 +62,7 @@ def _admission(admission: LaneAdmission) -> worker_pb2.LaneAdmission:
         end_token_ids=pack_ids(admission.end_token_ids),
         min_length=admission.min_length,
         constrained=admission.constrained,
+        traceparent=admission.traceparent,
     )
 
 

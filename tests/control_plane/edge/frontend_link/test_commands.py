@@ -15,6 +15,7 @@ from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _LIMITS = SessionLimits(vocab_size=100, request_ids={"live"}, numbers={7})
 
 
@@ -38,6 +39,11 @@ def test_a_submission_is_read_field_by_field():
     first, second = request.choices
     assert (first.index, first.number, list(first.resumed_token_ids), first.resumed_numerics_id) == (0, 1, [5, 6], "numerics")
     assert (second.index, second.number, list(second.resumed_token_ids), second.resumed_numerics_id) == (3, 2, [], None)
+
+
+@pytest.mark.parametrize(("sent", "read"), [(TRACEPARENT, TRACEPARENT), ("", ""), ("nonsense", "")])
+def test_a_trace_is_read_and_an_invalid_one_ignored(sent: str, read: str):
+    assert _read(make_submission("r", traceparent=sent))[0].traceparent == read
 
 
 def test_absent_prompt_logprobs_are_none_and_zero_is_zero():

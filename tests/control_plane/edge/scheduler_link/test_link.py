@@ -13,6 +13,8 @@ from control_plane.edge.scheduler_link.options import FrontEndNumbers
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 async def _step_to_end(scheduler, call):
     while not call.has_ended:
@@ -77,7 +79,7 @@ async def test_log_probabilities_arrive_bit_for_bit(front_end, scheduler):
 
 
 async def test_a_request_survives_its_scheduler(front_end, scheduler):
-    request = make_request("r", max_tokens=8)
+    request = make_request("r", max_tokens=8, traceparent=TRACEPARENT)
     call = front_end.submit(request)
     await _step(scheduler, call, 3)
     await scheduler.kill()
@@ -85,7 +87,7 @@ async def test_a_request_survives_its_scheduler(front_end, scheduler):
     await _step_to_end(scheduler, call)
     assert list(call.tokens.values()) == [expected_tokens(request, 0)]
     [resubmitted] = scheduler.engine.submitted
-    assert resubmitted.was_accepted and resubmitted.takes_over
+    assert resubmitted.was_accepted and resubmitted.takes_over and resubmitted.traceparent == TRACEPARENT
     assert list(resubmitted.choices[0].resumed_token_ids) == expected_tokens(request, 0)[:3]
     assert resubmitted.choices[0].resumed_numerics_id == NUMERICS_ID
     assert list(call.numerics.values()) == [[NUMERICS_ID]]
