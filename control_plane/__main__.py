@@ -38,7 +38,7 @@ def _serve(config: "Config") -> Coroutine[Any, Any, int]:
     if config.part is Part.FRONT_END:
         from control_plane.edge.server.front_end_process import run_front_end
 
-        return run_front_end(config.front_end, is_supervised=True)
+        return run_front_end(config.front_end, config.meets_at)
     from control_plane.edge.server.one_process import run_control_plane
 
     return run_control_plane(config)

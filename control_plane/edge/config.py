@@ -128,6 +128,7 @@ class Config:
     log: LogOptions
     num_front_ends: int  # 0: one process for everything
     part: Part | None = None  # None: the whole, or the supervisor of its parts
+    meets_at: Path | None = None  # the socket between its parts
 
     @property
     def part_name(self) -> str:

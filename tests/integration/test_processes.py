@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -49,6 +52,12 @@ def kill(control: ServingProcess, part: str) -> None:
     os.kill(pid, signal.SIGKILL)
     while control.parts.get(part, pid) == pid:
         time.sleep(0.01)
+
+
+def _flags(pid: int, flag: str) -> list[str]:
+    """The values that a process was given for a flag."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return [value for word, value in pairwise(words) if word == flag]
 
 
 def is_alive(pid: int) -> bool:
@@ -125,9 +134,19 @@ async def test_operators_reach_the_scheduler_and_drain_everything(control: Servi
 def test_nobody_is_left_when_the_supervisor_is_killed(control: ServingProcess) -> None:
     parts = control.parts
     assert set(parts) == _PARTS
+    [directory] = {Path(socket).parent for pid in parts.values() for socket in _flags(pid, "--socket")}
+    assert directory.is_dir()
     control.kill()
     while any(is_alive(pid) for pid in parts.values()):
         time.sleep(0.02)
+    assert not directory.exists()
+
+
+def test_a_part_that_no_supervisor_started_says_so(model: Path) -> None:
+    arguments = ["--model", str(model), "--frontends", "1", "--part", "0", "--socket", "/nowhere/scheduler"]
+    ended = subprocess.run([sys.executable, "-m", "control_plane", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "standard input has to be a pipe" in ended.stderr
 
 
 def test_what_is_wrong_is_said_once(tmp_path: Path, model: Path) -> None:

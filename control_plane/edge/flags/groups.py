@@ -142,7 +142,7 @@ def add_scheduler_addresses(flags: _Flags) -> None:
 def add_front_end_port(flags: _Flags) -> None:
     """Where a scheduler listens for front ends."""
     flags.add_argument("--frontend-host", metavar="HOST", help="address to listen on for front ends; default: --host")
-    explanation = f"port for front ends; 0: any free port; default: {_FRONT_END_PORT}"
+    explanation = f"port for front ends; 0: any free port (default: {_FRONT_END_PORT})"
     flags.add_argument("--frontend-port", type=types.port, metavar="PORT", help=explanation)
     flags.add_argument(
         "--frontend-socket",
@@ -175,7 +175,7 @@ def add_lease_options(flags: _Flags) -> None:
         metavar="NAMESPACE/NAME",
         help="the same with a Lease of coordination.k8s.io, by the service account of the pod",
     )
-    explanation = f"how long the lease counts after a renewal, of which there are three in this time; default: {_LEASE_SECONDS:g}"
+    explanation = f"how long the lease counts after a renewal, of which there are three in this time (default: {_LEASE_SECONDS})"
     flags.add_argument("--lease-seconds", type=types.seconds_from(1.0), metavar="S", help=explanation)
 
 
@@ -223,14 +223,14 @@ def stream_options(values: argparse.Namespace) -> StreamOptions:
     return StreamOptions(slow_reader_seconds=values.slow_reader_seconds, max_delta_delay_seconds=values.max_delta_delay_ms / 1000)
 
 
-def add_scheduler_timeout(flags: _Flags) -> None:
-    """How long a scheduler is waited for."""
+def add_scheduler_timeout(flags: _Flags, condition: str = "") -> None:
+    """How long a scheduler is waited for; `condition` says when that is of no concern."""
     flags.add_argument(
         "--scheduler-grace-seconds",
         type=types.seconds,
         default=30.0,
         metavar="S",
-        help="how long requests wait for a scheduler that is gone, or for another one, before they end with UNAVAILABLE",
+        help=f"how long requests wait for a scheduler before they end with UNAVAILABLE{condition}",
     )
 
 

@@ -51,7 +51,7 @@ def control_plane_parser() -> configargparse.ArgumentParser:
     add_worker_tls_options(access)
     timeouts = parser.add_argument_group("timeouts")
     groups.add_stream_timeouts(timeouts)
-    groups.add_scheduler_timeout(timeouts)
+    groups.add_scheduler_timeout(timeouts, "; without effect where one process does everything (--frontends 0)")
     groups.add_worker_timeouts(timeouts)
     _add_scheduling_group(parser)
     add_log_options(parser.add_argument_group("log"))
@@ -64,11 +64,14 @@ def read_config(arguments: Sequence[str]) -> Config:
     values = parser.parse_args(arguments)
     log = LogOptions(values.log_format, values.log_level)
     whole = Config(_front_end(parser, values), _scheduler(parser, values), log, values.frontends)
-    return whole if values.part is None else _part(whole, values)
+    return whole if values.part is None else _part(parser, whole, values)
 
 
-def _part(whole: Config, values: argparse.Namespace) -> Config:
+def _part(parser: argparse.ArgumentParser, whole: Config, values: argparse.Namespace) -> Config:
     """What a child of the supervisor is told: it is the scheduler, or the front end of a number; they meet at a socket."""
+    require_flags(parser, values, "--part", "--socket")
+    if values.part not in (Part.SCHEDULER.value, *map(str, range(values.frontends))):
+        parser.error(f"--part {values.part}: is neither {Part.SCHEDULER.value} nor a number below --frontends {values.frontends}")
     link = SchedulerLink((f"unix:{values.socket}",), values.scheduler_grace_seconds, None)
     admin = whole.front_end.admin if values.part == "0" else None
     return replace(
@@ -76,6 +79,7 @@ def _part(whole: Config, values: argparse.Namespace) -> Config:
         front_end=replace(whole.front_end, link=link, admin=admin, metrics=None, shares_port=True, name=values.part),
         scheduler=replace(whole.scheduler, front_ends=FrontEndPort(values.socket, whole.front_end.address, None)),
         part=Part.SCHEDULER if values.part == Part.SCHEDULER.value else Part.FRONT_END,
+        meets_at=values.socket,
     )
 
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -35,10 +36,11 @@ _DESCRIPTOR_SECONDS = 1.0
 class FrontEndProcess:
     """Owns all parts of the process; lives on its event loop."""
 
-    def __init__(self, config: FrontEndConfig, stop: StopRequests, is_supervised: bool) -> None:
+    def __init__(self, config: FrontEndConfig, stop: StopRequests, meets_at: Path | None) -> None:
+        """`meets_at`: the scheduler's socket under a supervisor; None: there is no supervisor."""
         self._config = config
         self._stop = stop
-        self._is_supervised = is_supervised
+        self._meets_at = meets_at
         self._registry = CollectorRegistry(auto_describe=False)
         self._rendered = RenderedMetrics(self._registry)
         self._front_end: FrontEndAssembly
@@ -48,8 +50,8 @@ class FrontEndProcess:
         """Serve until a stop is requested; returns the exit code. Raises StartUpError when it cannot start."""
         started_at = time.monotonic()
         config = self._config
-        if self._is_supervised:
-            attend_parent(self._stop.request_stop_at_once)
+        if self._meets_at:
+            attend_parent(self._meets_at, self._stop.request_stop_at_once)
         async with AsyncExitStack() as cleanup:
             cleanup.callback(self._rendered.close)
             to_scheduler = PeerAccess("link_tls", config.link.tls if config.link else None)
@@ -110,7 +112,7 @@ class FrontEndProcess:
         served = {"metrics": config.metrics, "admin": config.admin}
         addresses = {name: join_address((served.get(name) or config.address).host, port) for name, port in ports.items()}
         shown = {**addresses, "model": self._front_end.model.name}
-        if self._is_supervised:
+        if self._meets_at:
             tell_serving({name: port for name, port in ports.items() if name == "admin"}, shown)
             return
         for exposure in front_end_exposures(config):
@@ -126,8 +128,8 @@ async def _watch_descriptors() -> None:
         await asyncio.sleep(_DESCRIPTOR_SECONDS)
 
 
-async def run_front_end(config: FrontEndConfig, is_supervised: bool = False) -> int:
+async def run_front_end(config: FrontEndConfig, meets_at: Path | None = None) -> int:
     """Serve until a signal comes; returns the exit code. Raises StartUpError when the front end cannot start."""
     stop = StopRequests()
     stop.listen()
-    return await FrontEndProcess(config, stop, is_supervised).run()
+    return await FrontEndProcess(config, stop, meets_at).run()

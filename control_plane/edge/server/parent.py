@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pypto_serving.process.start_up import StartUpError
 
 _BEAT_SECONDS = 1.0
 
@@ -22,13 +26,21 @@ def tell_serving(ports: Mapping[str, int], shown: Mapping[str, object]) -> None:
     tell_parent(serving={"ports": dict(ports), **shown})
 
 
-def attend_parent(end: Callable[[], object], is_well: Callable[[], bool] = lambda: True) -> None:
-    """Call `end` when the supervisor is gone, however it went; tell it every second that we are well. On the running event loop."""
+def attend_parent(meets_at: Path, end: Callable[[], object], is_well: Callable[[], bool] = lambda: True) -> None:
+    """Call `end` when the supervisor is gone, however it went; tell it every second that we are well. On the running event loop.
+
+    `meets_at`: the socket of the scheduler. With its directory it is removed then: a supervisor that was killed could not.
+    """
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        raise StartUpError("--part is what a supervisor gives to its children: standard input has to be a pipe, which ends with it")
 
     def look() -> None:
         if not os.read(descriptor, 1):
             loop.remove_reader(descriptor)
+            with contextlib.suppress(OSError):  # another child has done it
+                meets_at.unlink(missing_ok=True)
+                meets_at.parent.rmdir()
             end()
 
     def beat() -> None:

@@ -71,7 +71,10 @@ class SchedulerProcess:
     async def _run(self, cleanup: AsyncExitStack) -> int:
         metrics_port = self._assemble(cleanup)
         if self._is_supervised:
-            attend_parent(self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS)
+            assert self._config.front_ends and self._config.front_ends.socket
+            attend_parent(
+                self._config.front_ends.socket, self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS
+            )
         if not self._config.takeover or self._lease:
             self._compiler.prepare()
         starting = asyncio.create_task(self._engine.start(beside=lambda engine: self._server.serve(self._engine, engine)))

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from control_plane.edge.supervisor.child import Child
 
@@ -15,7 +16,17 @@ _log = logging.getLogger(__name__)
 
 _TURN_SECONDS = 1.0  # at most; what happens wakes the loop
 _KILL_SECONDS = 10.0  # for an end that was asked for, beside the time of a drain
-_MAX_SILENCE_SECONDS = 10.0  # of a process that serves
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceLimits:
+    """How long a process may say nothing before it is killed."""
+
+    serving_seconds: float = 10.0
+    starting_seconds: float = 120.0  # it reads the model meanwhile, which takes seconds
+
+
+_LIMITS = SilenceLimits()
 
 
 class _Phase(enum.IntEnum):
@@ -31,13 +42,11 @@ class _Phase(enum.IntEnum):
 class Supervisor:
     """Belongs to the main thread, which also takes the signals."""
 
-    def __init__(
-        self, scheduler: Child, front_ends: Sequence[Child], drain_seconds: float, max_silence_seconds: float = _MAX_SILENCE_SECONDS
-    ) -> None:
+    def __init__(self, scheduler: Child, front_ends: Sequence[Child], drain_seconds: float, limits: SilenceLimits = _LIMITS) -> None:
         self._scheduler = scheduler
         self._front_ends = list(front_ends)
         self._drain_seconds = drain_seconds
-        self._max_silence_seconds = max_silence_seconds
+        self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._phase = _Phase.STARTING
         self._exit_code = 0
@@ -108,7 +117,8 @@ class Supervisor:
         """Time has passed. A process that is frozen, or whose loop hangs, is worth no more than a dead one."""
         for child in self._children:
             child.silent_seconds += seconds
-            if child.is_serving and child.silent_seconds > self._max_silence_seconds:
+            limit = self._limits.serving_seconds if child.is_serving else self._limits.starting_seconds
+            if child.is_alive and child.silent_seconds > limit:
                 _log.error("a process is silent and is killed", extra={"part": child.name, "seconds": round(child.silent_seconds, 1)})
                 child.silent_seconds = 0.0
                 child.send(signal.SIGKILL)

@@ -122,6 +122,19 @@ def test_certificates_and_keys_reach_their_options() -> None:
     assert not access.reflection
 
 
+@pytest.mark.parametrize("part", ["2", "-1", "front", "0 --frontends 0"])
+def test_a_part_that_does_not_exist_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_config(["--model", "m", "--frontends", "2", "--socket", "/run/s", *f"--part={part}".split()])
+    assert "is neither scheduler nor a number below --frontends" in capsys.readouterr().err
+
+
+def test_a_part_needs_a_socket(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_config(["--model", "m", "--frontends", "2", "--part", "0"])
+    assert "--part needs --socket" in capsys.readouterr().err
+
+
 def test_metrics_may_be_bound_apart() -> None:
     assert read_config(["--model", "m", "--host", "0.0.0.0"]).scheduler.metrics.host == "0.0.0.0"
     assert read_config(["--model", "m", "--host", "0.0.0.0", "--metrics-host", "::1"]).scheduler.metrics.host == "::1"

@@ -1,4 +1,4 @@
-"""A child of a supervisor that does what the words in a file say, one for each life: serve, wait, stay, drain, mute, die and a code.
+"""A child of a supervisor that does what the words in a file say, one for each life: serve, wait, hang, stay, drain, mute, die and a code.
 
     python supervised_child.py NAME DIRECTORY [FLAG...]
 
@@ -31,14 +31,14 @@ class SupervisedChild:
         if self.word.startswith("die"):
             print(f"{self.name} cannot start", file=sys.stderr)
             sys.exit(int(self.word.removeprefix("die")))
-        if self.word != "wait":
+        if self.word not in ("wait", "hang"):
             print(json.dumps({"serving": {"ports": {self.name: 7}, self.name: "somewhere"}}), flush=True)
             self._note("serving")
         if self.word == "drain":
             print(json.dumps({"draining": True}), flush=True)
         while True:
             time.sleep(0.05)
-            if self.word != "mute":
+            if self.word not in ("mute", "hang"):
                 with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
                     os.write(sys.stdout.fileno(), b'{"well": true}\n')
 

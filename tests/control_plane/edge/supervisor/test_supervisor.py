@@ -15,12 +15,12 @@ from fakes.control_plane import supervised_child
 PROGRAM = """
     import logging, sys
     from control_plane.edge.supervisor.child import Child
-    from control_plane.edge.supervisor.supervisor import Supervisor
+    from control_plane.edge.supervisor.supervisor import SilenceLimits, Supervisor
     logging.basicConfig(level="INFO", format="%(message)s")
     def child(name):
         return Child(name, [sys.executable, CHILD, name, DIRECTORY], again=["again"])
     front_ends = [child(f"f{number}") for number in range(2)]
-    sys.exit(Supervisor(child("scheduler"), front_ends, drain_seconds=30.0, max_silence_seconds=SILENCE).run())
+    sys.exit(Supervisor(child("scheduler"), front_ends, drain_seconds=30.0, limits=SilenceLimits(*SILENCE)).run())
 """
 
 
@@ -35,8 +35,9 @@ class Supervised:
     def says(self, name: str, *words: str) -> None:
         (self.directory / name).write_text("\n".join(words))
 
-    def start(self, max_silence_seconds: float = 60.0) -> None:
-        given = {"CHILD": supervised_child.__file__, "DIRECTORY": str(self.directory), "SILENCE": max_silence_seconds}
+    def start(self, silence_seconds: tuple[float, float] = (60.0, 60.0)) -> None:
+        """`silence_seconds`: for which children may say nothing, when they serve and before."""
+        given = {"CHILD": supervised_child.__file__, "DIRECTORY": str(self.directory), "SILENCE": silence_seconds}
         code = textwrap.dedent(PROGRAM)
         for name, value in given.items():
             code = code.replace(name, repr(value))
@@ -157,12 +158,39 @@ def test_a_scheduler_that_dies_while_front_ends_drain_is_started_again_and_they_
 
 def test_whoever_falls_silent_is_killed_and_started_again(supervised: Supervised) -> None:
     supervised.says("f1", "mute")
-    supervised.start(max_silence_seconds=1.0)
+    supervised.start(silence_seconds=(1.0, 60.0))
     supervised.wait_for("f1 serving")
     silent = supervised.pid("f1")
     while supervised.pid("f1") == silent:
         time.sleep(0.01)
     assert "a process is silent and is killed" in supervised.stop()[1]
+
+
+def test_whoever_hangs_before_it_serves_ends_the_start(supervised: Supervised) -> None:
+    supervised.says("f1", "hang")
+    supervised.start(silence_seconds=(60.0, 3.0))
+    code, said = supervised.wait()
+    assert (code, said.splitlines()) == (1, ["a process is silent and is killed", "a process ended while it started"])
+    assert {"f0 SIGTERM", "scheduler SIGTERM"} < set(supervised.log)
+
+
+def test_whoever_hangs_when_it_is_started_again_gets_another_chance(supervised: Supervised) -> None:
+    supervised.says("f1", "serve", "hang")
+    supervised.start(silence_seconds=(60.0, 3.0))
+    supervised.wait_for("f1 serving")
+    os.kill(supervised.pid("f1"), signal.SIGKILL)
+    while supervised.log.count("f1 serving") < 2:
+        time.sleep(0.01)
+    assert supervised.stop()[0] == 0
+
+
+def test_a_start_may_take_as_long_as_it_says_that_it_is_well(supervised: Supervised) -> None:
+    supervised.says("f1", "wait")
+    supervised.start(silence_seconds=(60.0, 3.0))
+    supervised.wait_for("f1 started")
+    time.sleep(4.0)
+    code, said = supervised.stop()
+    assert (code, "silent" in said) == (0, False)
 
 
 def test_a_signal_while_it_starts_ends_it(supervised: Supervised) -> None:
