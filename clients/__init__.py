@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clients.connection import Credentials
     from clients.conversation import Message, Tool, ToolCall
     from clients.errors import ResumeExhausted, ServerUnreachable, ServingError
+    from clients.many import Outcome
     from clients.request import Request
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Client",
     "Credentials",
     "Message",
+    "Outcome",
     "Request",
     "ResumeExhausted",
     "ServerUnreachable",
@@ -37,6 +39,7 @@ _MODULES = {
     "Client": "client",
     "Credentials": "connection",
     "Message": "conversation",
+    "Outcome": "many",
     "Request": "request",
     "ResumeExhausted": "errors",
     "ServerUnreachable": "errors",

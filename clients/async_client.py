@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from clients.connection import DEFAULT_TARGET, Credentials, open_async_channel
 from clients.conversation import MessageLike
 from clients.errors import ServingError, client_closed, from_status
+from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many, check_concurrency
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, prompt_tokenize_request, taking_request, tokenize_request
 from clients.results import Completion, Event, Model, Server, Tokens
@@ -81,6 +82,15 @@ class AsyncClient:
         async for _ in self._events(state, request.timeout):
             pass
         return state.completion()
+
+    def generate_many(self, requests: Iterable[Request], *, concurrency: int = DEFAULT_CONCURRENCY) -> AsyncGenerator[Outcome, None]:
+        """Generate the answers of many requests, `concurrency` at a time, and yield each outcome as it comes.
+
+        A request that fails ends nothing: its outcome has the error. One that finds the server's queue full is tried again. `requests` are
+        taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
+        """
+        check_concurrency(concurrency)
+        return answer_many(self.answer, requests, concurrency)
 
     @taking_request(Request)
     def stream(self, request: Request) -> AsyncGenerator[Event, None]:

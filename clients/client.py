@@ -1,7 +1,8 @@
 """The client for threads."""
 
+import copy
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar, cast
@@ -12,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from clients.connection import DEFAULT_TARGET, Credentials, open_channel
 from clients.conversation import MessageLike
 from clients.errors import RpcStatus, ServingError, client_closed, from_status
+from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many_in_threads, check_concurrency, pause_of_full_queue
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, taking_request, tokenize_request
 from clients.results import Completion, Event, Model, Server, Tokens
@@ -47,6 +49,8 @@ class Client:
         channel_credentials = credentials.channel_credentials()
         self._channels = {target: open_channel(target, channel_credentials) for target in self._targets.addresses}
         self._closed = threading.Event()
+        self._calls: set[grpc.Call] = set()  # of streams that run
+        self._parts: set[Client] = set()  # that share our channels
 
     def __enter__(self) -> Self:
         return self
@@ -57,16 +61,53 @@ class Client:
     def close(self) -> None:
         """Close the connections; running streams are cancelled."""
         self._closed.set()
+        for part in list(self._parts):
+            part._closed.set()
         for channel in self._channels.values():
             channel.close()
 
     @taking_request(Request)
     def generate(self, request: Request) -> Completion:
         """Generate the whole answer. Takes the fields of `Request`: `client.generate("Once", max_tokens=8)`."""
+        return self._answer(request)
+
+    def _answer(self, request: Request) -> Completion:
         state = StreamState(request)
         for _ in self._events(state, request.timeout):
             pass
         return state.completion()
+
+    def generate_many(self, requests: Iterable[Request], *, concurrency: int = DEFAULT_CONCURRENCY) -> Generator[Outcome, None, None]:
+        """Generate the answers of many requests, `concurrency` at a time, and yield each outcome as it comes.
+
+        A request that fails ends nothing: its outcome has the error. One that finds the server's queue full is tried again. `requests` are
+        taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
+        """
+        check_concurrency(concurrency)
+        return self._many(requests, concurrency)
+
+    def _many(self, requests: Iterable[Request], concurrency: int) -> Generator[Outcome, None, None]:
+        part = copy.copy(self)
+        part._closed, part._calls, part._parts = threading.Event(), set(), set()
+        self._parts.add(part)
+        try:
+            self._refuse_if_closed()
+            yield from answer_many_in_threads(part._answer_after_queue, part._stop, requests, concurrency)
+        finally:
+            self._parts.discard(part)
+
+    def _answer_after_queue(self, request: Request) -> Completion:
+        while True:
+            try:
+                return self._answer(request)
+            except ServingError as error:
+                self._closed.wait(pause_of_full_queue(error))
+
+    def _stop(self) -> None:
+        """End what runs, but no channel."""
+        self._closed.set()
+        for call in list(self._calls):
+            call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
 
     @taking_request(Request)
     def stream(self, request: Request) -> Generator[Event, None, None]:
@@ -88,7 +129,9 @@ class Client:
                     state.next_request(), timeout=attempts.remaining_seconds(), metadata=(*self._metadata, *state.metadata)
                 )
             failure = state.cut_off_error()
+            self._calls.add(call)
             try:
+                self._refuse_if_closed()
                 for response in call:
                     event = state.receive(response)
                     if event is not None:
@@ -98,6 +141,7 @@ class Client:
                 failure = self._error(error, state.request_id)
             finally:
                 call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leaves it bare
+                self._calls.discard(call)
             if not state.is_complete:
                 self._closed.wait(attempts.delay_after(failure, state.num_tokens))
 
@@ -155,9 +199,12 @@ class Client:
         return InferenceServiceStub(self._channel(target))
 
     def _channel(self, target: str) -> grpc.Channel:
+        self._refuse_if_closed()
+        return self._channels[target]
+
+    def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
             raise client_closed()
-        return self._channels[target]
 
     @contextmanager
     def _closed_meanwhile(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What a caller asks for."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -17,8 +18,44 @@ from pypto_serving.wire.traceparent import TRACEPARENT, read_traceparent
 class Request:
     """One generation request. Give exactly one of `prompt`, `messages` and `token_ids`; None leaves a field to the server's default.
 
-    Fields mean what inference.proto says. `timeout` is in seconds and covers the whole request, reconnections included. `traceparent`
-    names the trace that the request belongs to (W3C Trace Context).
+    What is asked:
+      prompt                  text, sent as it is
+      messages                a conversation for the model's chat template: `Message`, or mappings with its fields
+      token_ids               the prompt as token ids
+    For the chat template:
+      tools                   functions that the model may call
+      template_arguments      arguments of the template by name, such as enable_thinking
+      documents               documents to answer from, with the fields that the template knows
+      add_generation_prompt   begin an answer after the last message
+      continue_final_message  go on with the last message, which is the beginning of the answer
+      literal_text            special tokens that the messages spell out are only text
+    When it ends:
+      max_tokens, min_tokens  most tokens to generate, and least before anything may stop them
+      stop, stop_token_ids    texts and tokens that end a choice
+      ignore_eos              go on after the model's end tokens
+      include_stop            leave the stop text in the answer
+    How tokens are chosen:
+      temperature             0 always takes the most likely token
+      top_p, top_k, min_p     keep likely tokens only: by summed probability, by number, relative to the most likely one
+      repetition_penalty      above 1 discourages what occurs in prompt and output
+      presence_penalty, frequency_penalty  subtracted from tokens of the output, once or per occurrence
+      seed                    the same seed gives the same tokens
+      logit_bias              added to the logits of tokens, by id
+    What comes back:
+      skip_special_tokens     leave special tokens out of the text
+      logprobs, top_logprobs  log probabilities of the tokens, and of so many others at each place
+      prompt_logprobs         the same for the prompt, with so many others
+      stream_interval         tokens per event
+    What the text must be (at most one of them):
+      json_schema, regex, alternatives, grammar  a JSON schema, a regular expression, one of several texts, a grammar in Lark notation
+    Apart from the text:
+      n                       number of choices
+      priority                lower runs first
+      cache_salt              only requests with the same salt share cached prefixes
+      request_id              a name for the request, in logs and for `abort`
+      model                   name of the model; empty: the one that is served
+      traceparent             the trace that the request belongs to (W3C Trace Context)
+      timeout                 seconds for the whole request, reconnections included
     """
 
     prompt: str | None = None
@@ -93,10 +130,24 @@ def taking_request(make: Callable[P, Request]) -> Callable[[Callable[[S, Request
         def call(self: S, /, *args: P.args, **fields: P.kwargs) -> R:
             return method(self, make(*args, **fields))
 
-        call.__name__, call.__qualname__, call.__doc__ = method.__name__, method.__qualname__, method.__doc__
+        call.__name__, call.__qualname__, call.__doc__ = method.__name__, method.__qualname__, _explained(method)
+        call.__module__ = method.__module__
+        vars(call)["__signature__"] = _signature(method, make)  # what help() and editors show
         return call
 
     return decorate
+
+
+def _explained(method: Callable[..., object]) -> str:
+    """What `method` says of itself, and what Request says of its fields."""
+    _, _, fields = (inspect.getdoc(Request) or "").partition("\n\n")
+    return f"{inspect.getdoc(method)}\n\n{fields}"
+
+
+def _signature(method: Callable[..., object], make: Callable[..., Request]) -> inspect.Signature:
+    """That of `method`, with the parameters of `make` in the place of its request."""
+    own = inspect.signature(method)
+    return own.replace(parameters=[own.parameters["self"], *inspect.signature(make).parameters.values()])
 
 
 def call_metadata(request: Request) -> tuple[tuple[str, str], ...]:

@@ -24,6 +24,7 @@ class Bench(Command):
 
     name = "bench"
     summary = "load a running server and measure it"
+    examples = ("--concurrency 1,8,32", "--rate 2,4,8 --goodput ttft_ms:500 tpot_ms:50")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = f"{DEFINITIONS}\n\n{parser.epilog}"

@@ -19,6 +19,7 @@ class Chat(Command):
 
     name = "chat"
     summary = "talk with the model"
+    examples = ('--system "Be brief." --temperature 0.7', "< questions.txt")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.usage = f"{parser.prog} [options]"

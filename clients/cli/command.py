@@ -11,6 +11,9 @@ class Command(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]] = ()  # what may stand behind its name
+    asks_a_server: ClassVar[bool] = True
+    connect_seconds: ClassVar[float] = 2.0  # until a server that does not answer is given up, unless a flag says otherwise
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,11 @@ class Generate(Command):
 
     name = "generate"
     summary = "generate an answer to a prompt"
+    examples = (
+        '"What is the capital of France?" --temperature 0',
+        '"The year of the moon landing:" --raw --regex "[0-9]{4}" -n 3',
+        "--json --logprobs 3 < question.txt",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.usage = f"{parser.prog} [options] [prompt]"

@@ -6,19 +6,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clients.bench.command import Bench
 from clients.cli import streams
-from clients.cli.chat import Chat
-from clients.cli.command import EXPLANATION, ExitCode, UsageError
-from clients.cli.connection_flags import add_connection_arguments, targets
-from clients.cli.generate import Generate
-from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
-from pypto_serving.process.version import add_version_option, program_name
+from clients.cli.command import ExitCode, UsageError
+from clients.cli.connection_flags import targets
+from clients.cli.parser import command_parser
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
-
-COMMANDS = (Generate(), Chat(), Tokenize(), Detokenize(), Models(), Server(), Health(), Abort(), Bench())
 
 _DEFAULT_TARGET = "127.0.0.1:50051"
 _KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"
@@ -59,39 +53,16 @@ def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     return _run(parsed)
 
 
-def command_parser(default_targets: str) -> argparse.ArgumentParser:
-    """The flags of every command; `default_targets` is a comma-separated list."""
-    parser = argparse.ArgumentParser(
-        prog=program_name("clients"),
-        description="Command line of PyPTO Serving.",
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_version_option(parser)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        added = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=command.summary.capitalize() + ".",
-            epilog=EXPLANATION,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(added)
-        add_connection_arguments(added, default_targets)
-        added.set_defaults(run=command.run)
-    return parser
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    if not targets(arguments):
+    addresses = targets(arguments) if hasattr(arguments, "default_targets") else []
+    if hasattr(arguments, "default_targets") and not addresses:
         raise UsageError("--target: no address given")
     from clients.errors import ServerUnreachable, ServingError
 
     try:
         return int(arguments.run(arguments))
     except ServingError as error:
-        print(f"error: {_explanation(error, targets(arguments))}", file=sys.stderr)
+        print(f"error: {_explanation(error, addresses)}", file=sys.stderr)
         return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
 
 

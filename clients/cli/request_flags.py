@@ -79,7 +79,7 @@ def request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _tools(path: str) -> "list[Tool]":
     try:
-        return [_tool(entry) for entry in json.loads(_read_file(path))]
+        return [tool(entry) for entry in json.loads(_read_file(path))]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise argparse.ArgumentTypeError(f"{path}: must be {_TOOLS_FORM}") from None
 
@@ -94,7 +94,8 @@ def _documents(path: str) -> "list[dict[str, TemplateValue]]":
     return documents
 
 
-def _tool(entry: dict[str, Any]) -> "Tool":
+def tool(entry: dict[str, Any]) -> "Tool":
+    """A tool as OpenAI writes it; raises KeyError or AttributeError for what is none."""
     from clients.conversation import Tool
 
     function = entry.get("function", entry)

@@ -1,8 +1,12 @@
+import inspect
+import re
+from dataclasses import fields
 from math import inf, nan
 
 import grpc
 import pytest
 
+from clients import AsyncClient, Client
 from clients.conversation import Message, Tool, ToolCall
 from clients.errors import ServingError
 from clients.request import Request, call_metadata, generation_spec
@@ -99,6 +103,14 @@ def test_constraints_reach_the_wire(kind):
 
 def test_empty_constraint_is_not_dropped():
     assert generation_spec(Request("a", alternatives=[])).constraint.WhichOneof("kind") == "alternatives"
+
+
+@pytest.mark.parametrize("method", [Client.generate, Client.stream, AsyncClient.generate, AsyncClient.stream])
+def test_methods_show_and_explain_the_fields_of_a_request(method):
+    names = [field.name for field in fields(Request)]
+    assert list(inspect.signature(method).parameters) == ["self", *names]
+    assert inspect.signature(method).parameters["temperature"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert [name for name in names if not re.search(rf"(  |, ){name}(  |, )", method.__doc__ + " ")] == []
 
 
 def test_a_trace_that_is_none_is_refused():

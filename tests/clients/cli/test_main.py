@@ -1,6 +1,7 @@
 import asyncio
 import io
 import os
+import shlex
 import signal
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from fakes.control_plane.inference_service import StreamFault
 
 from clients.cli import streams
+from clients.cli.parser import COMMANDS, command_parser
 
 NOT_FINITE = [
     ("generate", "hi", "--timeout", "inf"),
@@ -123,3 +125,20 @@ def test_what_the_terminal_cannot_show_is_escaped(monkeypatch):
     streams.prepare()
     print("ä", flush=True)
     assert written.getvalue() == b"\\xe4\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "example"), [(command, each) for group in COMMANDS.values() for command in group for each in command.examples]
+)
+def test_every_example_of_the_help_is_a_good_command_line(command, example, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example)
+    words = words[: words.index("<")] if "<" in words else words
+    assert command_parser("host:1").parse_args([command.name, *words]).run == command.run
+
+
+async def test_help_lists_every_command_once(command_line):
+    shown = (await command_line("--help")).out
+    for command in (command for group in COMMANDS.values() for command in group):
+        assert shown.count(f"\n  {command.name} ") == 1
+        assert (await command_line(command.name, "--help")).status == 0

@@ -1,0 +1,59 @@
+"""The command line's parser: every command with its flags and examples."""
+
+import argparse
+
+from clients.bench.command import Bench
+from clients.cli.batch import Batch
+from clients.cli.chat import Chat
+from clients.cli.command import EXPLANATION, Command
+from clients.cli.connection_flags import add_connection_arguments
+from clients.cli.generate import Generate
+from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
+from pypto_serving.process.version import add_version_option, program_name
+
+#: Every command, by what it is for.
+COMMANDS: dict[str, tuple[Command, ...]] = {
+    "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
+    "look after a service": (Health(), Server(), Abort()),
+    "measure": (Bench(),),
+}
+
+
+def command_parser(default_targets: str) -> argparse.ArgumentParser:
+    """The flags of every command; `default_targets` is a comma-separated list."""
+    program = program_name("clients")
+    parser = argparse.ArgumentParser(
+        prog=program,
+        usage=f"{program} COMMAND [options]\n       {program} COMMAND --help",
+        description=f"Command line of PyPTO Serving.\n\n{_overview()}",
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_version_option(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog=program)
+    for command in (command for group in COMMANDS.values() for command in group):
+        _add(commands, command, default_targets)
+    return parser
+
+
+def _overview() -> str:
+    """The commands in groups; argparse itself would list them in one."""
+    return "\n\n".join(
+        f"{purpose}:\n" + "\n".join(f"  {command.name:14}{command.summary}" for command in group) for purpose, group in COMMANDS.items()
+    )
+
+
+def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", command: Command, default_targets: str) -> None:
+    added = commands.add_parser(
+        command.name,
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(added)
+    if command.examples:
+        examples = "\n".join(f"  {added.prog} {example}".rstrip() for example in command.examples)
+        added.epilog = f"examples:\n{examples}\n\n{added.epilog}"
+    if command.asks_a_server:
+        add_connection_arguments(added, default_targets, command.connect_seconds)
+    added.set_defaults(run=command.run)
