@@ -1,11 +1,17 @@
 """Command line of a process: flags over environment over a TOML file over defaults."""
 
 import argparse
+import io
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import configargparse
 
 from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.stray_settings import stray_table, stray_variable, without_service_links
 from pypto_serving.process.version import add_version_option
 
 
@@ -13,10 +19,11 @@ def argument_parser(prog: str, description: str, section: str) -> configargparse
     """Parser whose flags can also be set in the environment or in a TOML file.
 
     The flag --max-lanes of the section "worker" is PYPTO_SERVING_WORKER_MAX_LANES in the environment, and the key max-lanes of the table
-    [worker] in the file given with --config.
+    [worker] in the file given with --config. Variables with this prefix, and entries of the file, that nobody reads end the program.
     """
     prefix = f"PYPTO_SERVING_{section.upper()}_"
-    parser = configargparse.ArgumentParser(
+    parser = _Parser(
+        section,
         prog=prog,
         description=description,
         epilog=f"Every flag can also stand in the environment (--log-level as {prefix}LOG_LEVEL), or in the table [{section}] of a TOML "
@@ -25,11 +32,44 @@ def argument_parser(prog: str, description: str, section: str) -> configargparse
         add_env_var_help=False,  # it would repeat itself at every flag
         add_config_file_help=False,
         auto_env_var_prefix=prefix,
-        config_file_parser_class=configargparse.TomlConfigParser([section]),
+        config_file_parser_class=_TomlParser([section]),
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help=f"TOML file; flags are keys of its table [{section}]")
     add_version_option(parser)
     return parser
+
+
+class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # untyped
+    """Refuses variables of the environment that look like ours and are no flag."""
+
+    def __init__(self, section: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._section = section
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None, *rest: Any, env_vars: Mapping[str, str] = os.environ, **more: Any
+    ) -> Any:
+        """As that of configargparse; `parse_args` calls it."""
+        environment = without_service_links(env_vars)
+        parsed = super().parse_known_args(args, namespace, *rest, env_vars=environment, **more)
+        if stray := stray_variable(environment, self._section, [each.env_var for each in self._actions if each.env_var]):
+            self.error(stray)
+        return parsed
+
+
+class _TomlParser(configargparse.TomlConfigParser):  # type: ignore[misc]  # untyped
+    """Refuses tables that no program reads."""
+
+    def parse(self, stream: Any) -> Any:
+        """As that of configargparse."""
+        text = stream.read()
+        try:
+            stray = stray_table(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            stray = str(error)
+        if stray:
+            raise configargparse.ConfigFileParserException(f"--config {stream.name}: {stray}")
+        return super().parse(io.StringIO(text))
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -8,7 +8,7 @@ from pypto_serving.process.options import argument_parser
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     path = tmp_path / "serving.toml"
-    path.write_text("[worker]\nport = 3\n[control_plane]\nport = 9\n")
+    path.write_text("[worker]\nport = 3\n[control]\nport = 9\n")
     return str(path)
 
 

@@ -21,9 +21,13 @@ def test_every_program_shows_its_version(program: object, capsys: pytest.Capture
     assert (end.value.code, capsys.readouterr().out) == (0, f"pypto-serving {importlib.metadata.version('pypto-serving')}\n")
 
 
-def test_the_version_stands_in_no_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_stands_in_no_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PYPTO_SERVING_WORKER_VERSION", "true")
-    assert read_worker_config(["--model", str(tmp_path)]).model == tmp_path
+    with pytest.raises(SystemExit) as end:
+        read_worker_config(["--model", str(tmp_path)])
+    assert (end.value.code, capsys.readouterr().out) == (2, "")
 
 
 def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
