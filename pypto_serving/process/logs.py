@@ -1,5 +1,6 @@
 """Logs: one line per event on standard error; text on a terminal, JSON otherwise. Prompts and output are never logged."""
 
+import hashlib
 import json
 import logging
 import os
@@ -10,8 +11,9 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from pypto_serving.process.start_up import OUR_PACKAGES
 
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 _MAX_LINES = 10_000
 _FLUSH_SECONDS = 1.0
@@ -30,18 +32,22 @@ def open_standard_streams() -> None:
 def configure(log_format: str, level: str, **fields: str) -> None:
     """Send the root logger to standard error. `log_format`: auto, text or json; `level`: debug, info, warning or error.
 
-    `fields` stand in every line.
+    `fields` stand in every line. Text has colours on a terminal, unless NO_COLOR is set in the environment (https://no-color.org).
     """
 
     def add_fields(record: logging.LogRecord) -> bool:
         vars(record).update(fields)
         return True
 
-    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    is_terminal = sys.stderr.isatty()
+    as_text = log_format == "text" or (log_format == "auto" and is_terminal)
+    has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = LineWriter(sys.stderr)
-    handler.setFormatter(_TextFormatter() if as_text else _JsonFormatter())
+    handler.setFormatter(_TextFormatter(has_colours) if as_text else _JsonFormatter())
     handler.addFilter(add_fields)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level="INFO" if level == "debug" else level.upper(), handlers=[handler], force=True)
+    for package in OUR_PACKAGES:  # what libraries say for debugging, gRPC a line for each look at its loop, is for their authors
+        logging.getLogger(package).setLevel(logging.DEBUG if level == "debug" else logging.NOTSET)
 
 
 class LineWriter(logging.Handler):
@@ -109,12 +115,29 @@ class _TextFormatter(logging.Formatter):
 
     default_msec_format = "%s.%03d"
 
-    def __init__(self) -> None:
+    def __init__(self, has_colours: bool) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
+        self._has_colours = has_colours
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Append the extra fields as key=value."""
-        return " ".join([super().formatMessage(record), *(f"{key}={value}" for key, value in _fields(record).items())])
+        line = super().formatMessage(record)
+        fields = "".join(f" {key}={_short(key, value)}" for key, value in _fields(record).items())
+        if not self._has_colours:
+            return line + fields
+        level = f"{record.levelname:<7}"
+        return line.replace(level, f"{_COLOURS.get(record.levelname, '')}{level}{_PLAIN}", 1) + (
+            f"{_DIM}{fields}{_PLAIN}" if fields else ""
+        )
+
+
+_PLAIN, _DIM = "\x1b[0m", "\x1b[2m"
+_COLOURS = {"DEBUG": "\x1b[36m", "INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+
+
+def _short(key: str, value: object) -> object:
+    """A value for people: of a numerics id, which is long, 8 digits of its SHA-256, which tell two of them apart."""
+    return hashlib.sha256(str(value).encode()).hexdigest()[:8] if key == "numerics_id" and value else value
 
 
 class _JsonFormatter(logging.Formatter):

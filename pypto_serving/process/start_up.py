@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OURS = ("control_plane", "worker", "kernels", "clients", "pypto_serving")
+#: Top-level packages of this project.
+OUR_PACKAGES = ("control_plane", "worker", "kernels", "clients", "pypto_serving")
 
 
 class StartUpError(Exception):
@@ -23,6 +24,6 @@ def needs_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in _OURS:
+        if error.name is None or error.name.partition(".")[0] in OUR_PACKAGES:
             raise
         raise StartUpError(f"no package {error.name!r} here: pip install 'pypto-serving[{extra}]'") from None

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from harness.checkpoints import TinyCheckpoint
 from harness.processes import fixed_ports
 
 from pypto_serving.process import logs
+from pypto_serving.process.start_up import OUR_PACKAGES
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,8 @@ def _root_logger_as_before() -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 def test_an_event_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +61,52 @@ def test_text_appends_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger().handlers[0].flush()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("INFO    a: joined epoch=3")
+
+
+def _line_of(capsys: pytest.CaptureFixture[str]) -> str:
+    logging.getLogger().handlers[0].flush()
+    (line,) = capsys.readouterr().err.splitlines()
+    return str(line)
+
+
+def test_debug_shows_our_lines_and_none_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text", "debug")
+    logging.getLogger("grpc._cython.cygrpc").debug("[_cygrpc] Loaded running loop")
+    logging.getLogger("asyncio").debug("Using selector: EpollSelector")
+    logging.getLogger("worker.service").debug("step executed")
+    assert _line_of(capsys).endswith("DEBUG   worker.service: step executed")
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environment", "expected"),
+    [
+        (True, {}, "\x1b[33mWARNING\x1b[0m a: lost\x1b[2m worker=w:1\x1b[0m"),
+        (True, {"NO_COLOR": "1"}, "WARNING a: lost worker=w:1"),
+        (True, {"TERM": "dumb"}, "WARNING a: lost worker=w:1"),
+        (False, {}, "WARNING a: lost worker=w:1"),
+    ],
+)
+def test_only_a_terminal_gets_colours(
+    is_terminal: bool, environment: dict[str, str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    logs.configure("text", "info")
+    logging.getLogger("a").warning("lost", extra={"worker": "w:1"})
+    assert _line_of(capsys).partition(" ")[2] == expected
+
+
+def test_people_read_a_short_numerics_id_and_programs_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    numerics_id = "bfloat16/torch-2.13.0+cpu/cpu-avx2"
+    logs.configure("text", "info")
+    logging.getLogger("a").info("serving", extra={"numerics_id": numerics_id})
+    assert _line_of(capsys).endswith(f"numerics_id={hashlib.sha256(numerics_id.encode()).hexdigest()[:8]}")
+    logs.configure("json", "info")
+    logging.getLogger("a").info("serving", extra={"numerics_id": numerics_id})
+    assert json.loads(_line_of(capsys))["numerics_id"] == numerics_id
 
 
 def test_hst_01_a_pipe_that_nobody_reads_stops_nobody_and_what_is_dropped_is_counted_once() -> None:
