@@ -6,6 +6,21 @@ from collections.abc import Callable
 _WINDOW_NS = 60_000_000_000
 
 
+class StallWatch:
+    """For how long a device that has work has made no progress. Any thread may read it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._count = -1
+        self._since = 0.0
+
+    def look(self, count: int, has_work: bool, now: float) -> None:
+        """Note the count of a progress counter at a time, and whether it ought to rise."""
+        if count != self._count or not has_work:
+            self._count, self._since = count, now
+        self.seconds = now - self._since
+
+
 class ProgressCounter:
     """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
 

@@ -79,6 +79,11 @@ class ClientServer:
         self._acceptors.start()
         self._watching = [asyncio.create_task(readiness.keep_updated(engine)), asyncio.create_task(lag.watch())]
 
+    @property
+    def trouble(self) -> str:
+        """Why a request would not succeed now; empty if it would. May be asked on any thread."""
+        return self._readiness.trouble if self._readiness else "starting"
+
     def drain(self) -> None:
         """NOT_SERVING for good; calls under way go on."""
         if self._readiness:

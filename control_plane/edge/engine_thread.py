@@ -28,6 +28,7 @@ from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot
 from control_plane.engine.stats import EngineMetrics
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
+from pypto_serving.process.probes import Pulse
 from pypto_serving.worker.v1 import worker_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ Beside = Callable[[Engine], AbstractAsyncContextManager[object]]
 
 _R = TypeVar("_R")
 _JOIN_SECONDS = 5.0
-_BEAT_SECONDS = 0.1
 _SNAPSHOT_SECONDS = 0.25
 
 
@@ -76,7 +76,7 @@ class EngineThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._registry: WorkerRegistry | None = None
-        self._turned = time.monotonic()
+        self._pulse = Pulse()
         self._front_end: FrontEnd | None = None
         self._masks = MaskThreads(compiler.begin, lambda: self._soon(lambda engine: engine.mask_ready()))
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -99,12 +99,8 @@ class EngineThread:
         return self.snapshot
 
     def seconds_since_turn(self) -> float:
-        """How long ago the engine's event loop was last seen to turn; a loop that is well is never behind by more than some 0.2 s.
-
-        The time comes from a timer on that loop, so it grows while the loop is blocked and after it has ended, and not while there is
-        nothing to do.
-        """
-        return time.monotonic() - self._turned
+        """How long ago the engine's event loop was last seen to turn."""
+        return self._pulse.seconds_since_turn()
 
     async def start(self, front_end: FrontEnd | None = None, beside: Beside = nullcontext) -> int:
         """Run the engine; returns the port for announcements. Raises StartUpError when that is taken.
@@ -199,7 +195,7 @@ class EngineThread:
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, options.host, options.announce_port, options.announce_credentials)
-        beat = asyncio.create_task(self._beat())
+        beat = asyncio.create_task(self._pulse.beat())
         try:
             async with beside(engine):
                 await server.start()
@@ -210,8 +206,3 @@ class EngineThread:
             beat.cancel()
             await registry.stop()
             await server.stop(None)
-
-    async def _beat(self) -> None:
-        while True:
-            self._turned = time.monotonic()
-            await asyncio.sleep(_BEAT_SECONDS)

@@ -1,10 +1,12 @@
-"""The Prometheus endpoint of a process, on a port and threads of its own."""
+"""The endpoint for Prometheus and for probes of a process, on a port and threads of its own."""
 
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from http import HTTPStatus
 from socketserver import BaseServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -14,11 +16,14 @@ from prometheus_client.registry import Collector
 
 from pypto_serving.process.address import join_address
 from pypto_serving.process.descriptors import DescriptorWatch
+from pypto_serving.process.probes import Probes
 from pypto_serving.process.start_up import StartUpError
 
 _SCRAPER_SECONDS = 30.0
 _MAX_CONNECTIONS = 16
 _RETRY_SECONDS = 0.1
+
+_App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class _ScrapeServer(ThreadingMixIn, WSGIServer):
@@ -69,7 +74,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
 
 
 class MetricsEndpoint:
-    """Serves a registry at /metrics until closed."""
+    """Serves a registry at /metrics, and probes, until closed."""
 
     def __init__(self, server: WSGIServer) -> None:
         self._server = server
@@ -88,8 +93,10 @@ class MetricsEndpoint:
         self._thread.join()
 
 
-def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: float = _SCRAPER_SECONDS) -> MetricsEndpoint:
-    """Serve `registry` on host:port (0: any free port); raises StartUpError with one line when that fails.
+def serve_metrics(
+    registry: Collector, host: str, port: int, probes: Probes | None = None, scraper_seconds: float = _SCRAPER_SECONDS
+) -> MetricsEndpoint:
+    """Serve `registry` and `probes` on host:port (0: any free port); raises StartUpError with one line when that fails.
 
     A client that neither sends nor takes anything for `scraper_seconds` is let go.
     """
@@ -100,7 +107,28 @@ def serve_metrics(registry: Collector, host: str, port: int, scraper_seconds: fl
         server = _ScrapeServer(family, address, handler)
     except OSError as error:
         raise StartUpError(f"cannot serve metrics on {join_address(host, port)}: {error.strerror}", exit_code=1) from None
-    app = prometheus_client.make_wsgi_app(registry)
-    # As plain text whatever a scraper would rather have: of the names in OpenMetrics prometheus_client makes vllm_ where vllm: is meant.
-    server.set_app(lambda environ, start_response: app(environ | {"HTTP_ACCEPT": ""}, start_response))
+    server.set_app(_app(prometheus_client.make_wsgi_app(registry), probes))
     return MetricsEndpoint(server)
+
+
+def _app(metrics: _App, probes: Probes | None) -> _App:
+    """Answers by path: /metrics, and the names that Kubernetes has for what its probes ask."""
+    troubles: dict[str, Callable[[], str]] = {}
+    if probes:
+        troubles = {"/startupz": probes.startup_trouble, "/livez": probes.liveness_trouble, "/readyz": probes.readiness_trouble}
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            # As plain text whatever a scraper would rather have: of the names in OpenMetrics prometheus_client makes vllm_ where vllm: is
+            # meant.
+            return metrics(environ | {"HTTP_ACCEPT": ""}, start_response)
+        if path in troubles:
+            trouble = troubles[path]()
+            status, line = (HTTPStatus.SERVICE_UNAVAILABLE, trouble) if trouble else (HTTPStatus.OK, "ok")
+        else:
+            status, line = HTTPStatus.NOT_FOUND, f"this port serves {', '.join(['/metrics', *troubles])}"
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{line}\n".encode()]
+
+    return answer

@@ -14,9 +14,6 @@ from harness.monitoring import DEPLOY
 
 from clients.gateway.config import read_config as read_gateway_config
 from control_plane.edge.flags.programs import read_front_end_config, read_scheduler_config
-from control_plane.edge.service.readiness import LIVENESS
-from pypto_serving.process import health_probe
-from pypto_serving.scheduler.v1 import scheduler_pb2
 from worker.config import read_config as read_worker_config
 
 Manifest = dict[str, Any]
@@ -96,21 +93,17 @@ def test_no_service_puts_flags_into_the_environment(overlay: str) -> None:
     assert [pod["spec"]["enableServiceLinks"] for pod in workloads(overlay).values()] == [False] * 4
 
 
-def test_grpc_probes_ask_for_services_that_there_are() -> None:
-    scheduler = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
-    for name in ("scheduler", "frontend", "worker"):
-        probes = [container("base", name)[f"{kind}Probe"]["grpc"] for kind in ("startup", "liveness", "readiness")]
-        assert {probe.get("service", "") for probe in probes} <= {LIVENESS, scheduler, ""}
-        assert {probe["port"] for probe in probes} <= {port["containerPort"] for port in container("base", name)["ports"]}
-
-
-def test_under_mutual_tls_probes_show_a_certificate() -> None:
-    for name in ("scheduler", "frontend", "worker"):
-        for kind in ("startup", "liveness", "readiness"):
-            probe = container("overlays/full", name)[f"{kind}Probe"]
-            assert "grpc" not in probe
-            _, _, module, *arguments = probe["exec"]["command"]
-            assert module == health_probe.__name__ and health_probe.probe_parser().parse_args(arguments).tls_cert == Path("/tls/tls.crt")
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("name", sorted(_PROGRAMS))
+def test_probes_need_no_certificate_and_ask_for_what_there_is(overlay: str, name: str) -> None:
+    port = "http" if name == "gateway" else "metrics"
+    probes = {kind: container(overlay, name).get(f"{kind}Probe", {}).get("httpGet") for kind in ("startup", "liveness", "readiness")}
+    assert probes == {
+        "startup": {"port": port, "path": "/startupz"} if name != "gateway" else None,
+        "liveness": {"port": port, "path": "/livez"},
+        "readiness": {"port": port, "path": "/readyz"},
+    }
+    assert port in {each["name"] for each in container(overlay, name)["ports"]}
 
 
 def test_certificates_name_who_is_dialled() -> None:

@@ -1,6 +1,6 @@
 """How long the slowest unit of work counts."""
 
-from worker.progress import ProgressCounter
+from worker.progress import ProgressCounter, StallWatch
 
 
 class Clock:
@@ -50,3 +50,12 @@ def test_hst_06_slowest_unit_of_the_warm_up_counts_for_ever() -> None:
     clock.now += int(3600e9)
     count_unit(progress, clock, seconds=0.1)
     assert progress.slowest_unit_us == 4_000_000
+
+
+def test_a_stall_lasts_while_there_is_work_and_nothing_moves() -> None:
+    watch = StallWatch()
+    seconds = []
+    for count, has_work, now in ((0, False, 0.0), (0, True, 50.0), (0, True, 200.0), (1, True, 210.0), (1, True, 211.0), (1, False, 900.0)):
+        watch.look(count, has_work, now)
+        seconds.append(watch.seconds)
+    assert seconds == [0.0, 50.0, 200.0, 0.0, 1.0, 0.0]

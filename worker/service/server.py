@@ -19,6 +19,7 @@ from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.reflection import enable_reflection
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -95,7 +96,10 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
         ProcessCollector(registry=metrics.registry)
         metrics.watch_progress(progress)
-        endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port)
+        pulse = Pulse()
+        cleanup.callback(asyncio.create_task(pulse.beat()).cancel)
+        probes = Probes({"the event loop": pulse.seconds_since_turn}, starting="loading the model")
+        endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port, probes)
         cleanup.callback(endpoint.close)
         loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))
         if not await _completed_before(loading, stop):
@@ -110,6 +114,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         port = await server.start(config.host, config.port, server_credentials(tls) if tls else None)
         gc.collect()
         gc.freeze()
+        probes.set_started(lambda: servicer.trouble, lambda: servicer.stall)
         _log_start(config, loaded, port=port, metrics_port=endpoint.port, load_seconds=load_seconds)
         if config.announce:
             announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)

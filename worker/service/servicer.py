@@ -14,7 +14,7 @@ from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
-from worker.progress import ProgressCounter
+from worker.progress import ProgressCounter, StallWatch
 from worker.service.device_thread import DeviceThread, ExecutedStep
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames import check_hello, common_version, decode_step, encode_failure, encode_result, encode_welcome
@@ -25,6 +25,9 @@ from worker.step import WorkerDescription
 _log = logging.getLogger(__name__)
 
 _MAX_PROGRESS_SECONDS = 0.25
+
+#: Twice as long as any control plane waits for a device: it has long given this worker up, and only a new start would help.
+_STALLED_SECONDS = 120.0
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -54,7 +57,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._last_refusal = ""
         self.device_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.orphaned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stall = StallWatch()
         metrics.watch_session(self._session)
+
+    @property
+    def trouble(self) -> str:
+        """Why a control plane would find no worker here; empty if it would. May be asked on any thread."""
+        return "draining" if self._draining else ""
+
+    @property
+    def stall(self) -> str:
+        """What is wrong with a device that will not go on by itself; empty if nothing is. May be asked on any thread."""
+        seconds = self._stall.seconds
+        return f"the device has work and has made no progress for {seconds:.0f} s" if seconds > _STALLED_SECONDS else ""
 
     @property
     def is_idle(self) -> bool:
@@ -91,6 +106,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         while True:
             await asyncio.sleep(period_seconds)
             self._watch_lease()
+            self._stall.look(self._progress.count, self._device.busy and not self._device.is_compiling, self._clock())
             self._send_progress()
 
     def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Health and metrics; open without a key."""
+"""Health, also under the names of Kubernetes' own components, and metrics; open without a key."""
 
 import prometheus_client
 from fastapi import APIRouter
@@ -20,12 +20,15 @@ class HealthReply(TypedDict):
     status: str
 
 
+@ROUTER.get("/livez", include_in_schema=False)
+@ROUTER.get("/startupz", include_in_schema=False)
 @ROUTER.get("/health", responses=documented(HealthReply), response_model=None)
 async def health() -> Response:
     """Whether the process answers."""
     return JSONResponse({"status": "ok"})
 
 
+@ROUTER.get("/readyz", include_in_schema=False)
 @ROUTER.get("/ready", responses=documented(HealthReply), response_model=None)
 async def ready(http: HttpRequest) -> Response:
     """Whether a control plane would take a request now."""

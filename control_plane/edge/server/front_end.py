@@ -26,6 +26,7 @@ from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from pypto_serving.admin.v1 import admin_pb2_grpc
+from pypto_serving.process.probes import Pulse
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.process.version import version
 
@@ -58,6 +59,7 @@ class FrontEndAssembly:
         self._calls = CallRecorder(METHODS)
         self._lag = LoopLag(self._calls, config.streams.max_delta_delay_seconds)
         self.live: RequestStreams
+        self.pulse = Pulse()
         self.access = Access(config.access)
         self.context_limit = ContextLimit(config.worker_grace_seconds, config.engine.max_queued_requests)
         model = self._read_model() if config.shares_port else None
@@ -69,6 +71,11 @@ class FrontEndAssembly:
     def _read_model(self) -> ServedModel:
         given = self._config.model
         return read_model(given.directory, given.served_name, given.default_sampling, given.chat_template)
+
+    @property
+    def trouble(self) -> str:
+        """Why a request would not succeed now; empty if it would. May be asked on any thread."""
+        return self._server.trouble
 
     @property
     def port(self) -> int:
@@ -105,8 +112,8 @@ class FrontEndAssembly:
         )
         service = InferenceService(self.model, encoder, load, admission, self.live, description)
         await self._server.start(service, self.context_limit, engine, self._lag)
-        preparing = asyncio.create_task(admission.prepare())
-        cleanup.callback(preparing.cancel)
+        for task in (admission.prepare(), self.pulse.beat()):
+            cleanup.callback(asyncio.create_task(task).cancel)
 
     async def serve_admin(self, service: admin_pb2_grpc.AdminServiceServicer) -> int:
         """Serve operators; returns the port."""

@@ -47,6 +47,7 @@ class FrontEndServer:
         self._refusal = refusal
         self._start_drain = start_drain
         self._service: SchedulerService | None = None
+        self._readiness: Readiness | None = None
         self._is_draining = False
         self.bound: Future[int] = Future()  # the port; 0: a socket in the file system
         self.may_serve: Future[None] = Future()  # an exception: it never will
@@ -55,6 +56,11 @@ class FrontEndServer:
     def front_ends(self) -> Sequence[FrontEndView]:
         """The front ends in session."""
         return self._service.front_ends if self._service else ()
+
+    @property
+    def trouble(self) -> str:
+        """Why front ends' requests would not succeed now; empty if they would. May be asked on any thread."""
+        return self._readiness.trouble if self._service and self._readiness else self._refusal()
 
     def counts(self) -> FrontEndCounts:
         """What they say of themselves."""
@@ -74,7 +80,7 @@ class FrontEndServer:
         service = SchedulerService(engine, self._options, self._refusal)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         health = HealthService()
-        readiness = Readiness(health, (_SERVICE,), lambda _: None)
+        readiness = self._readiness = Readiness(health, (_SERVICE,), lambda _: None)
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(thread, self.counts, self._begin_drain), server)

@@ -26,6 +26,7 @@ from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import channel_credentials
 from pypto_serving.process.descriptors import DescriptorWatch
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
@@ -60,8 +61,10 @@ class FrontEndProcess:
             front_end.attach(link)
             self._register_metrics(to_scheduler)
             ports = {"address": front_end.port}
+            loops = {"the clients' event loop": front_end.pulse.seconds_since_turn}
+            probes = Probes(loops)
             if config.metrics:
-                endpoint = serve_metrics(self._registry, config.metrics.host, config.metrics.port)
+                endpoint = serve_metrics(self._registry, config.metrics.host, config.metrics.port, probes)
                 cleanup.callback(endpoint.close)
                 ports["metrics"] = endpoint.port
             link.start()
@@ -73,6 +76,7 @@ class FrontEndProcess:
             cleanup.callback(watching.cancel)
             gc.collect()
             gc.freeze()
+            probes.set_started(lambda: "no scheduler is in session" if link.channel is None else front_end.trouble)
             self._tell(ports, time.monotonic() - started_at)
             self.ports = ports
             exit_code = await front_end.run(link, self._stop)

@@ -21,6 +21,7 @@ from control_plane.edge.service.admin_service import AdminService
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,9 @@ class ControlPlane:
             options = engine_options(config, self._instance_id, front_end.model.fingerprint, to_workers)
             engine = EngineThread(options, front_end.compiler, self._engine_metrics, self._link_metrics)
             live = front_end.attach(engine)
-            endpoint = serve_metrics(self._metrics(engine, to_workers), config.metrics.host, config.metrics.port)
+            loops = {"the clients' event loop": front_end.pulse.seconds_since_turn, "the engine's event loop": engine.seconds_since_turn}
+            probes = Probes(loops)
+            endpoint = serve_metrics(self._metrics(engine, to_workers), config.metrics.host, config.metrics.port, probes)
             cleanup.callback(endpoint.close)
             cleanup.push_async_callback(engine.stop)
             ports = {"address": front_end.port, "metrics": endpoint.port, "announce": await engine.start(live)}
@@ -57,6 +60,7 @@ class ControlPlane:
                 ports["admin"] = await front_end.serve_admin(AdminService(engine, front_end.counts, self._stop.drain.set))
             gc.collect()
             gc.freeze()
+            probes.set_started(lambda: front_end.trouble)
             self._tell(ports, time.monotonic() - started_at)
             self.ports = ports
             exit_code = await front_end.run(engine, self._stop)

@@ -31,6 +31,7 @@ from control_plane.edge.server.parent import attend_parent, tell_parent, tell_se
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class SchedulerProcess:
         self._started_at = time.monotonic()
         self._drain_asked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._pulse = Pulse()
+        self._probes: Probes
         self._engine: EngineThread
         self._server: FrontEndServer
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
@@ -75,6 +78,7 @@ class SchedulerProcess:
             attend_parent(
                 self._config.front_ends.socket, self._stop.request_stop_at_once, lambda: self._engine.seconds_since_turn() < _STUCK_SECONDS
             )
+        cleanup.callback(asyncio.create_task(self._pulse.beat()).cancel)
         if not self._config.takeover or self._lease:
             self._compiler.prepare()
         starting = asyncio.create_task(self._engine.start(beside=lambda engine: self._server.serve(self._engine, engine)))
@@ -91,6 +95,7 @@ class SchedulerProcess:
         ports["announce"] = await starting
         gc.collect()
         gc.freeze()
+        self._probes.set_started(self._trouble)
         self._tell(ports)
         self.ports = ports
         return await self._serve()
@@ -112,7 +117,9 @@ class SchedulerProcess:
         registry.register(collector)
         if config.vllm_metrics:
             registry.register(VllmNames(collector, model.name))
-        endpoint = serve_metrics(AllProcesses(registry, self._front_end_metrics), config.metrics.host, config.metrics.port)
+        loops = {"the process's event loop": self._pulse.seconds_since_turn, "the engine's event loop": engine.seconds_since_turn}
+        self._probes = Probes(loops)
+        endpoint = serve_metrics(AllProcesses(registry, self._front_end_metrics), config.metrics.host, config.metrics.port, self._probes)
         cleanup.callback(endpoint.close)
         return endpoint.port
 
@@ -120,6 +127,12 @@ class SchedulerProcess:
         """By the name before the part of an id that is new at every start; of two sessions the newer one counts."""
         front_ends = sorted(self._server.front_ends, key=lambda each: each.epoch)
         return {each.front_end_id.rpartition("-")[0]: each.metrics for each in front_ends if each.metrics}
+
+    def _trouble(self) -> str:
+        """Why it is not ready. Alone: why it takes no requests of front ends, which find the one scheduler that does by this. Under a
+        supervisor: why a client's request would not succeed now, for which it takes a front end too."""
+        takes_calls = not self._is_supervised or any(not each.is_draining for each in self._server.front_ends)
+        return self._server.trouble or ("" if takes_calls else "no front end takes calls")
 
     def _refusal(self) -> str:
         holder = self._lease.holder if self._lease else ""
@@ -130,6 +143,7 @@ class SchedulerProcess:
         if self._lease is None:
             return True
         self._lease.start()
+        self._probes.set_started(self._trouble)  # it does what it was started for, though that may be to wait
         _log.info("standing by", extra=self._addresses(ports))
         await _first(asyncio.create_task(self._lease.wait_until_held()), asyncio.create_task(self._stop.drain.wait()))
         return not self._stop.drain.is_set()

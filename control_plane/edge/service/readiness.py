@@ -11,6 +11,7 @@ LIVENESS = "liveness"  # the event loops of clients and engine turn
 DEVICE = "device"  # a worker is in session: one that has work and makes no progress is thrown out of it
 
 _UPDATE_SECONDS = 0.05
+_DRAINING = "draining"
 
 #: An engine that is this late at two updates in a row is stuck; at one, the whole process may have been stopped for a while.
 _STUCK_SECONDS = 1.5
@@ -25,11 +26,13 @@ class Readiness:
         self._set_limit = set_limit
         self._is_draining = False
         self._num_late_updates = 0
+        self.trouble = ""  # why a request would not succeed now; may be read on any thread
         self._publish(is_live=True, has_worker=False, is_healthy=True)
 
     def drain(self) -> None:
         """No request will succeed any more."""
         self._is_draining = True
+        self.trouble = _DRAINING
         for service in self._services:
             self._health.set(service, False)
 
@@ -48,7 +51,17 @@ class Readiness:
             await asyncio.sleep(_UPDATE_SECONDS)
 
     def _publish(self, is_live: bool, has_worker: bool, is_healthy: bool) -> None:
+        self.trouble = self._trouble(is_live, has_worker, is_healthy)
         self._health.set(LIVENESS, is_live)
         self._health.set(DEVICE, is_live and has_worker)
         for service in self._services:
-            self._health.set(service, is_live and has_worker and is_healthy and not self._is_draining)
+            self._health.set(service, not self.trouble)
+
+    def _trouble(self, is_live: bool, has_worker: bool, is_healthy: bool) -> str:
+        if self._is_draining:
+            return _DRAINING
+        if not is_live:
+            return f"the engine's event loop has not turned for {_STUCK_SECONDS:g} s"
+        if not has_worker:
+            return "no worker is in session"
+        return "" if is_healthy else "the engine has had no clean pass since an unexpected error, which the log has"

@@ -85,8 +85,10 @@ async def test_a_control_plane_that_drains_gets_no_new_requests():
 
 async def test_without_a_control_plane_it_lives_and_is_not_ready(dead_target):
     async with running_gateway(dead_target, flags=("--connect-seconds", "0")) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
-        assert (await http.get("/health")).status_code == 200
-        assert (await http.get("/ready")).status_code == 503
+        for path in ("/health", "/livez", "/startupz"):
+            assert (await http.get(path)).status_code == 200
+        for path in ("/ready", "/readyz"):
+            assert (await http.get(path)).status_code == 503
         answer = await http.post(COMPLETIONS, json={"prompt": "x"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
 
