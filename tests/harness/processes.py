@@ -25,13 +25,16 @@ _given_ports: set[int] = set()
 
 
 class ServingProcess:
-    """`python -m MODULE --model DIR` on free ports. Leaving the `with` block stops it with SIGTERM, or kills what does not stop."""
+    """`python -m MODULE --model DIR` on free ports, without a model whatever the flags say.
 
-    def __init__(self, module: str, model: Path, *flags: str) -> None:
-        arguments = ["--model", str(model), "--metrics-port", "0", "--log-format", "json", *flags]
+    Leaving the `with` block stops it with SIGTERM, or kills what does not stop.
+    """
+
+    def __init__(self, module: str, model: Path | None, *flags: str) -> None:
+        arguments = ["--log-format", "json", *flags]
         port_flag = "--frontend-port" if module == "control_plane.scheduler" else "--port"
-        if port_flag not in flags:
-            arguments += [port_flag, "0"]
+        if model is not None:
+            arguments += ["--model", str(model), "--metrics-port", "0", *([] if port_flag in flags else [port_flag, "0"])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
