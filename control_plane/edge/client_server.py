@@ -10,10 +10,9 @@ from grpc_health.v1 import health_pb2_grpc
 from control_plane.edge.access.access import ServerAccess
 from control_plane.edge.access.keys import KeyInterceptor
 from control_plane.edge.call_acceptors import CallAcceptors
-from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.service.admission.context_limit import ContextLimit
 from control_plane.edge.service.engine_port import EngineView
-from control_plane.edge.service.error_interceptor import ErrorInterceptor
+from control_plane.edge.service.error_interceptor import CallObserver, ErrorInterceptor
 from control_plane.edge.service.inference_service import InferenceService
 from control_plane.edge.service.overload import LoopLag
 from control_plane.edge.service.readiness import Readiness
@@ -57,9 +56,9 @@ _OPEN = ServerAccess()
 class ClientServer:
     """InferenceService, health and reflection. Ports are bound first, so that a taken one is known before a model is read."""
 
-    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN, shares_port: bool = False) -> None:
+    def __init__(self, host: str, port: int, observe_call: CallObserver, access: ServerAccess = _OPEN, shares_port: bool = False) -> None:
         """`shares_port`: with other processes, among which the kernel distributes connections."""
-        interceptors = _interceptors(calls, access)
+        interceptors = _interceptors(observe_call, access)
         self._server = _server(interceptors, SHARED_PORT if shares_port else EXCLUSIVE_PORT)
         self._acceptors = CallAcceptors(self._server, interceptors)
         self.port = bind(self._server, host, port, access.credentials)
@@ -100,8 +99,8 @@ class ClientServer:
 class AdminServer:
     """AdminService, on a port of its own."""
 
-    def __init__(self, host: str, port: int, calls: CallRecorder, access: ServerAccess = _OPEN) -> None:
-        self._server = _server(_interceptors(calls, access), EXCLUSIVE_PORT)
+    def __init__(self, host: str, port: int, observe_call: CallObserver, access: ServerAccess = _OPEN) -> None:
+        self._server = _server(_interceptors(observe_call, access), EXCLUSIVE_PORT)
         self.port = bind(self._server, host, port, access.credentials)
         self._access = access
 
@@ -117,9 +116,9 @@ class AdminServer:
         await self._server.stop(None)
 
 
-def _interceptors(calls: CallRecorder, access: ServerAccess) -> "Sequence[grpc.aio.ServerInterceptor[Any, Any]]":
-    errors = ErrorInterceptor(calls.observe_call)
-    return [errors] if access.keys is None else [KeyInterceptor(access.keys, calls.observe_call), errors]
+def _interceptors(observe_call: CallObserver, access: ServerAccess) -> "Sequence[grpc.aio.ServerInterceptor[Any, Any]]":
+    errors = ErrorInterceptor(observe_call)
+    return [errors] if access.keys is None else [KeyInterceptor(access.keys, observe_call), errors]
 
 
 def _server(interceptors: "Sequence[grpc.aio.ServerInterceptor[Any, Any]]", port_option: tuple[str, int]) -> grpc.aio.Server:

@@ -48,6 +48,14 @@ class LogOptions:
     level: str
 
 
+class LoggedRequests(enum.Enum):
+    """Which requests get a line in the log when they end; the values are those of the flag."""
+
+    ALL = "all"
+    FAILED = "failed"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerLink:
     """How a front end reaches a scheduler that is another process."""
@@ -70,6 +78,7 @@ class FrontEndConfig:
     worker_grace_seconds: float
     streams: StreamOptions
     engine: EngineOptions  # its limits, which are looked at before anything is done for a request
+    logged_requests: LoggedRequests = LoggedRequests.ALL
     link: SchedulerLink | None = None  # None: in the same process
     name: str = ""  # of several front ends, for operators; empty: after host and port
     shares_port: bool = False  # with others, among which the kernel distributes connections

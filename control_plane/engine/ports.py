@@ -140,6 +140,7 @@ class SequenceFinished:
     queue_seconds: float
     first_token_seconds: float
     total_seconds: float
+    worker: str = ""  # address of the one that it ran on last; empty: none, or not known
 
 
 @dataclass(frozen=True, slots=True)

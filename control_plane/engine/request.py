@@ -79,6 +79,7 @@ class LiveChoice:
             queue_seconds=(now if sequence.first_scheduled_time is None else sequence.first_scheduled_time) - arrival,
             first_token_seconds=0.0 if self.first_token_time is None else self.first_token_time - arrival,
             total_seconds=now - arrival,
+            worker=sequence.replica.description.address if sequence.replica else "",
         )
 
 

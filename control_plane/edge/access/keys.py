@@ -81,7 +81,9 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     It stands before all other interceptors; calls of our own services that it ends are reported to `observe_call`.
     """
 
-    def __init__(self, keys: ReloadedKeys, observe_call: Callable[[str, grpc.StatusCode], None]) -> None:
+    def __init__(
+        self, keys: ReloadedKeys, observe_call: "Callable[[str, grpc.StatusCode, grpc.aio.ServicerContext[Any, Any]], None]"
+    ) -> None:
         self._keys = keys
         self._observe_call = observe_call
 
@@ -105,7 +107,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     def _refusing(self, counted_method: str | None) -> "grpc.RpcMethodHandler[Any, Any]":
         async def refuse(messages: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
             if counted_method is not None:
-                self._observe_call(counted_method, grpc.StatusCode.UNAUTHENTICATED)
+                self._observe_call(counted_method, grpc.StatusCode.UNAUTHENTICATED, context)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
         # Whatever the method takes and gives: a handler of streams begins without waiting for a message.

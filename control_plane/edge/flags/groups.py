@@ -10,7 +10,7 @@ from typing import Any
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
 from control_plane.edge.access.options import link_tls
-from control_plane.edge.config import FrontEndPort, LeaseOptions, ServedAddress, StreamOptions
+from control_plane.edge.config import FrontEndPort, LeaseOptions, LoggedRequests, ServedAddress, StreamOptions
 from control_plane.engine.options import EngineOptions
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_loopback
@@ -231,6 +231,16 @@ def add_scheduler_timeout(flags: _Flags, condition: str = "") -> None:
         default=30.0,
         metavar="S",
         help=f"how long requests wait for a scheduler before they end with UNAVAILABLE{condition}",
+    )
+
+
+def add_request_log(flags: _Flags) -> None:
+    """Which requests are logged."""
+    flags.add_argument(
+        "--request-log",
+        choices=[which.value for which in LoggedRequests],
+        default=LoggedRequests.ALL.value,
+        help="requests that get a line, at level info, when they end: who asked, tokens, times, how it ended; never text",
     )
 
 

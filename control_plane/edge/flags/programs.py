@@ -21,6 +21,7 @@ from control_plane.edge.config import (
     Config,
     FrontEndConfig,
     FrontEndPort,
+    LoggedRequests,
     LogOptions,
     ModelOptions,
     Part,
@@ -54,7 +55,9 @@ def control_plane_parser() -> configargparse.ArgumentParser:
     groups.add_scheduler_timeout(timeouts, "; without effect where one process does everything (--frontends 0)")
     groups.add_worker_timeouts(timeouts)
     _add_scheduling_group(parser)
-    add_log_options(parser.add_argument_group("log"))
+    log = parser.add_argument_group("log")
+    add_log_options(log)
+    groups.add_request_log(log)
     return parser
 
 
@@ -103,7 +106,9 @@ def front_end_parser() -> configargparse.ArgumentParser:
     groups.add_stream_timeouts(timeouts)
     groups.add_worker_grace(timeouts)
     groups.add_queue_options(parser.add_argument_group("queue: refused early, by what the scheduler last said of it"))
-    add_log_options(parser.add_argument_group("log"))
+    log = parser.add_argument_group("log")
+    add_log_options(log)
+    groups.add_request_log(log)
     return parser
 
 
@@ -163,6 +168,7 @@ def _front_end(parser: argparse.ArgumentParser, values: argparse.Namespace, link
         worker_grace_seconds=values.worker_grace_seconds,
         streams=groups.stream_options(values),
         engine=groups.engine_options(values),
+        logged_requests=LoggedRequests(values.request_log),
         link=link,
     )
 

@@ -108,6 +108,7 @@ def _finished(finished: SequenceFinished) -> pb.SequenceFinished:
         queue_us=_us(finished.queue_seconds),
         first_token_us=_us(finished.first_token_seconds),
         total_us=_us(finished.total_seconds),
+        worker=finished.worker,
     )
 
 

@@ -133,6 +133,7 @@ def _finished(finished: pb.SequenceFinished, vocab_size: int) -> SequenceFinishe
         queue_seconds=finished.queue_us / 1e6,
         first_token_seconds=finished.first_token_us / 1e6,
         total_seconds=finished.total_us / 1e6,
+        worker=finished.worker[:_MAX_MESSAGE_LENGTH],
     )
 
 

@@ -23,6 +23,7 @@ from control_plane.edge.service.engine_port import EnginePort
 from control_plane.edge.service.errors import SHUTTING_DOWN
 from control_plane.edge.service.inference_service import InferenceService, ServerDescription
 from control_plane.edge.service.overload import LoadShedder, LoopLag
+from control_plane.edge.service.request_log import RequestLog
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from pypto_serving.admin.v1 import admin_pb2_grpc
@@ -57,15 +58,19 @@ class FrontEndAssembly:
         self._config = config
         self._cleanup = cleanup
         self._calls = CallRecorder(METHODS)
+        self._requests = RequestLog(config.logged_requests, self._calls.observe_call)
         self._lag = LoopLag(self._calls, config.streams.max_delta_delay_seconds)
         self.live: RequestStreams
         self.pulse = Pulse()
         self.access = Access(config.access)
         self.context_limit = ContextLimit(config.worker_grace_seconds, config.engine.max_queued_requests)
         model = self._read_model() if config.shares_port else None
-        self._server = ClientServer(config.address.host, config.address.port, self._calls, self.access.for_clients(), config.shares_port)
+        self._server = ClientServer(
+            config.address.host, config.address.port, self._requests.observe_call, self.access.for_clients(), config.shares_port
+        )
         cleanup.push_async_callback(self._server.stop, 0.0)
         self.model = model or self._read_model()
+        self._requests.model = self.model.name
         self.compiler = ConstraintCompiler(self.model.tokenizer, self.model.vocab_size, self.model.end_token_ids)
 
     def _read_model(self) -> ServedModel:
@@ -119,7 +124,7 @@ class FrontEndAssembly:
         """Serve operators; returns the port."""
         address = self._config.admin
         assert address is not None
-        admin = AdminServer(address.host, address.port, self._calls, self.access.for_operators())
+        admin = AdminServer(address.host, address.port, self._requests.observe_call, self.access.for_operators())
         self._cleanup.push_async_callback(admin.stop)
         await admin.start(service)
         return admin.port

@@ -78,6 +78,16 @@ class ChoiceOutput:
         return self._finished is not None
 
     @property
+    def end(self) -> SequenceFinished | None:
+        """What the engine says of its end, once it has come."""
+        return self._finished
+
+    @property
+    def num_tokens(self) -> int:
+        """Its tokens so far, those included that its client had before."""
+        return self.first_index + len(self.token_ids)
+
+    @property
     def is_stopped(self) -> bool:
         """Whether a stop string was found."""
         return self._num_until_stop is not None

@@ -29,8 +29,8 @@ _NO_FAILURES = (grpc.aio.AbortError, GeneratorExit, KeyboardInterrupt, SystemExi
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Callable[[Any, _Context], Any]
 _Parser = Callable[[bytes], Any]
-#: Takes the name of a method and the status of one call of it.
-CallObserver = Callable[[str, grpc.StatusCode], None]
+#: Takes the name of a method, and the status and the context of one call of it; called in the task that serves the call.
+CallObserver = Callable[[str, grpc.StatusCode, _Context], None]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
@@ -56,7 +56,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        observe = self._observe_call if path.startswith(_OURS) else lambda method, code: None
+        observe = self._observe_call if path.startswith(_OURS) else lambda method, code, context: None
         call = _Call(path.rpartition("/")[2], handler.request_deserializer or bytes, observe)
         wrapped = self._wrapped[path] = _wrapped(handler, call)
         return wrapped
@@ -81,7 +81,7 @@ class _Call:
                 response = await behaviour(request, context)
             except BaseException as error:
                 await self._end(error, deadline, request, context)
-            self._observe(self._method, grpc.StatusCode.OK)
+            self._observe(self._method, grpc.StatusCode.OK, context)
             return response
 
         return call
@@ -98,7 +98,7 @@ class _Call:
                 raise
             except BaseException as error:
                 await self._end(error, deadline, None, context)
-            self._observe(self._method, grpc.StatusCode.OK)
+            self._observe(self._method, grpc.StatusCode.OK, context)
 
         return call
 
@@ -107,14 +107,14 @@ class _Call:
         if isinstance(error, _NO_FAILURES):
             raise error
         if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
-            self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED)
+            self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED, context)
             raise asyncio.CancelledError from None
         if not isinstance(error, RequestError):
             # The client's own id, or a new one to find the failure in the log by.
             request_id = getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
             _log.error("call failed", exc_info=error, extra={"method": self._method, "request_id": request_id})
             error = InternalError(f"internal error in {self._method}, request {request_id}; the server's log says more")
-        self._observe(self._method, error.code)
+        self._observe(self._method, error.code, context)
         await _refuse(context, error)
 
     def _parsed(self, serialized: Any) -> Any:

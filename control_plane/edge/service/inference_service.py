@@ -14,6 +14,7 @@ from control_plane.edge.service.admission.parameters import check_num_tokens, ch
 from control_plane.edge.service.admission.prompt import PromptEncoder, PromptLimit
 from control_plane.edge.service.errors import Deadline, InvalidArgument
 from control_plane.edge.service.overload import LoadShedder
+from control_plane.edge.service.request_log import RequestRecord, begin_record
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import EventMaker, EventWriter, ResponseBuilder, serialized_response
 from control_plane.edge.service.trace_context import traceparent_of
@@ -61,11 +62,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> bytes:  # type: ignore[override]
         """Answer once, when every choice has finished; the answer is serialized already."""
-        deadline = Deadline(context.time_remaining())
-        self._live.require_open()
-        with self._load.reserve(request.spec):
-            admitted = await self._admission.admit(request.spec, traceparent_of(context))
+        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec)
+        admitted = await self._admit(request.spec, context, record)
         async with self._live.open(admitted.request, admitted.choices, deadline) as stream:
+            record.stream = stream
             await stream.wait_end()
         size = _num_logprobs(admitted) + sum(len(choice.token_ids) for choice in stream.choices)
         return await self._encoder.run(size, serialized_response, admitted.started, stream.choices, stream.prompt_logprobs, self._responses)
@@ -74,12 +74,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateStreamRequest, context: _Context
     ) -> None:
         """Write one Started, any number of Delta, one Finished per choice."""
-        deadline = Deadline(context.time_remaining())
-        self._live.require_open()
-        with self._load.reserve(request.spec):
-            admitted = await self._admission.admit(request.spec, traceparent_of(context))
+        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec)
+        admitted = await self._admit(request.spec, context, record)
         maker = EventMaker(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, admitted.choices, deadline, waits_for_client=True) as stream:
+            record.stream = stream
             await stream.wait_accepted()
             # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
             await context.send_initial_metadata(())
@@ -95,6 +94,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             stream.mark_in_write(len(event.delta.token_ids))
                             await writer.write(event)
                         stream.mark_in_write(0)
+
+    async def _admit(self, spec: inference_pb2.GenerationSpec, context: _Context, record: RequestRecord) -> AdmittedRequest:
+        self._live.require_open()
+        with self._load.reserve(spec):
+            admitted = await self._admission.admit(spec, traceparent_of(context))
+        record.request_id, record.num_prompt_tokens = admitted.started.request_id, admitted.started.num_prompt_tokens
+        return admitted
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:
         entries, first_index = output.entries, 0

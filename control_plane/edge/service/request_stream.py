@@ -21,6 +21,7 @@ class RequestStream:
         self.backlog = backlog
         self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
+        self.first_token_time: float | None = None  # by time.monotonic(), of tokens made for this stream
         self.num_successors = 0  # calls that wait for its end to take it over
         self.is_ending = False  # what has come tells of an end: it is not to be gathered
         self.is_in_turn = False  # it waits for its turn to write

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -190,7 +191,10 @@ class RequestStreams:
                 touched[stream] = None
         for number, numerics_id in outputs.numerics:
             if number in self._receivers:
-                self._receivers[number][0].change_numerics(numerics_id)
+                choice, stream = self._receivers[number]
+                choice.change_numerics(numerics_id)
+                if stream.first_token_time is None:  # a choice's first token comes with its numerics id
+                    stream.first_token_time = time.monotonic()
 
     def _deliver_ends(self, outputs: Outputs, touched: dict[RequestStream, None]) -> None:
         for finished in outputs.finished:

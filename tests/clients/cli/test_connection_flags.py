@@ -15,7 +15,7 @@ async def secured(tmp_path: Path):
     certificates = CertificateDirectory(tmp_path)
     certificates.issue("client")
     (tmp_path / "key").write_text("sesame\n")
-    interceptors = (KeyInterceptor(watch_keys("keys", tmp_path / "key"), lambda method, code: None),)
+    interceptors = (KeyInterceptor(watch_keys("keys", tmp_path / "key"), lambda method, code, context: None),)
     credentials = server_credentials(watch_tls("tls", certificates.issue("server")))
     async with FakeServer(FakeInferenceService(), credentials, interceptors) as server:
         yield server

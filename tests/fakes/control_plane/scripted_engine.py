@@ -12,7 +12,7 @@ from fakes.text.tokenizers import EOS, byte_tokenizer
 from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import TokenLogprob, ids
 from control_plane.edge.client_server import METHODS, ClientServer
-from control_plane.edge.config import StreamOptions
+from control_plane.edge.config import LoggedRequests, StreamOptions
 from control_plane.edge.metrics.recorders import CallRecorder
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
@@ -22,6 +22,7 @@ from control_plane.edge.service.admission.prompt import PromptEncoder
 from control_plane.edge.service.admission.resume import Replayer
 from control_plane.edge.service.inference_service import InferenceService, ServerDescription
 from control_plane.edge.service.overload import LoadShedder, LoopLag
+from control_plane.edge.service.request_log import RequestLog
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.chat_template import ChatTemplate
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
@@ -213,7 +214,7 @@ async def scripted_control_plane(
     engine.front_end = live = RequestStreams(asyncio.get_running_loop(), engine, lag, stream_options)
     limit = ContextLimit(grace_seconds, max_waiting=2)
     encoder, replayer = PromptEncoder(model), Replayer()
-    server = ClientServer("127.0.0.1", 0, calls)
+    server = ClientServer("127.0.0.1", 0, RequestLog(LoggedRequests.ALL, calls.observe_call).observe_call)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         plane = ScriptedControlPlane(engine, live, calls, limit, server, channel, lag)
         if has_worker:

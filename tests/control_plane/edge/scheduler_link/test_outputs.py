@@ -61,6 +61,7 @@ def _passes(draw: st.DrawFn) -> Outputs:
         queue_seconds=_seconds,
         first_token_seconds=_seconds,
         total_seconds=_seconds,
+        worker=_names,
     )
     failed = st.builds(RequestFailed, _names, st.sampled_from(Failure), st.text(max_size=9), st.none() | _seconds)
     return Outputs(
