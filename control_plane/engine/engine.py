@@ -15,6 +15,7 @@ from control_plane.core.step import StepResult
 from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import ConstraintMaker, Failure, FrontEnd, GenerationRequest, Worker
+from control_plane.engine.quotas import Quotas
 from control_plane.engine.snapshot import EngineSnapshot, EngineState
 from control_plane.engine.stats import EngineMetrics, EngineStats
 
@@ -44,7 +45,7 @@ class Engine:
         options = options or EngineOptions()
         self._clock = clock
         self._stats = EngineStats(scheduler, metrics, options.snapshot_seconds, clock())
-        self._requests = LiveRequests(scheduler, self._stats, constraints, options)
+        self._requests = LiveRequests(scheduler, self._stats, Quotas(self._stats, clock), constraints, options)
         self._replicas: dict[Worker, Replica] = {}
         self._workers: dict[Replica, Worker] = {}
         self._results: deque[tuple[Worker, StepResult]] = deque()

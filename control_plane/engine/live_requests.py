@@ -17,6 +17,7 @@ from control_plane.engine.ports import (
     RequestFailed,
 )
 from control_plane.engine.queue_limits import QueueLimits
+from control_plane.engine.quotas import Quotas
 from control_plane.engine.request import FrontEndRequests, LiveChoice, LiveRequest, begin
 from control_plane.engine.snapshot import SequenceState
 from control_plane.engine.stats import EngineStats
@@ -33,8 +34,11 @@ class LiveRequests:
     Every request gets exactly one end, unless its front end is closed.
     """
 
-    def __init__(self, scheduler: Scheduler, stats: EngineStats, constraints: ConstraintMaker | None, options: EngineOptions) -> None:
+    def __init__(
+        self, scheduler: Scheduler, stats: EngineStats, quotas: Quotas, constraints: ConstraintMaker | None, options: EngineOptions
+    ) -> None:
         self._scheduler = scheduler
+        self._quotas = quotas
         self._stats = stats
         self._constraints = constraints
         self._limits = QueueLimits(scheduler, options)
@@ -87,6 +91,7 @@ class LiveRequests:
 
     def _start(self, live: LiveRequest, now: float) -> None:
         self._requests[live.spec.request_id] = live
+        self._quotas.open(live)
         live.owner.outputs.accepted.append(live.spec.request_id)
         for choice in live.open:
             self._choices[choice.sequence] = live.owner.choices[choice.number] = choice
@@ -109,6 +114,8 @@ class LiveRequests:
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, _DRAINING)
         if too_long := self._too_long(spec):
             return RequestFailed(spec.request_id, *too_long)
+        if over_quota := self._quotas.refusal(spec):
+            return over_quota
         if numerics_id := self._limits.unseen_numerics(spec, now):
             message = f"no worker with numerics id {numerics_id!r} has been in session"
             return RequestFailed(spec.request_id, Failure.UNAVAILABLE, message)
@@ -151,6 +158,7 @@ class LiveRequests:
             owner.numbers.append(choice.number)
             owner.token_ids.append(token_id)
         self._stats.count_tokens(choices, now)
+        self._quotas.count_tokens(choices)
 
     def fail_sequences(self, failures: list[FailedSequence]) -> None:
         """End the requests of sequences that cannot go on."""
@@ -213,8 +221,7 @@ class LiveRequests:
         owner = self._owner(front_end)
         owner.is_draining = True
         for live in list(self._requests.values()):
-            never_ran = all(choice.sequence.num_admissions == 0 for choice in live.open)
-            if live.owner is owner and never_ran and not live.spec.was_accepted:
+            if live.owner is owner and live.never_ran and not live.spec.was_accepted:
                 self.fail(live, Failure.UNAVAILABLE, _DRAINING)
 
     def close(self, front_end: FrontEnd) -> None:
@@ -255,6 +262,7 @@ class LiveRequests:
         for choice in tuple(live.open):
             self._forget(choice)
         del self._requests[live.spec.request_id]
+        self._quotas.close(live)
         self._emit_failure(live.owner, RequestFailed(live.spec.request_id, failure, message))
 
     def abandon(self) -> None:
@@ -264,6 +272,7 @@ class LiveRequests:
             owner.choices.clear()
         for request_id, live in list(self._requests.items()):
             del self._requests[request_id]
+            self._quotas.close(live)
             self._emit_internal_error(live.owner, request_id)
 
     def _end(self, choice: LiveChoice, reason: FinishReason, end_token_id: int | None, now: float) -> None:
@@ -277,6 +286,7 @@ class LiveRequests:
 
     def _forget(self, choice: LiveChoice) -> None:
         choice.request.open.remove(choice)
+        self._quotas.close_choice(choice)
         del self._choices[choice.sequence], choice.request.owner.choices[choice.number]
         self._scheduler.finish(choice.sequence)
 
@@ -284,6 +294,7 @@ class LiveRequests:
         """Forget a request once every choice has ended."""
         if not live.open:
             del self._requests[live.spec.request_id]
+            self._quotas.close(live)
             self._stats.observed.finished.append(live.reason)
 
     def _emit_internal_error(self, owner: FrontEndRequests, request_id: str) -> None:

@@ -74,6 +74,7 @@ class Failure(enum.Enum):
     INVALID_ARGUMENT = "invalid_argument"
     ALREADY_EXISTS = "already_exists"
     QUEUE_FULL = "queue_full"
+    OVER_QUOTA = "over_quota"
     UNAVAILABLE = "unavailable"
     ABORTED = "aborted"  # replay cap reached
     CANCELLED = "cancelled"  # ended by Abort, by its client's leaving, or taken over by a resume
@@ -94,6 +95,23 @@ class ChoiceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """What the requests of one tenant may use together; None: there is no limit."""
+
+    tokens_per_minute: int | None = None
+    max_requests: int | None = None  # at once
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whoever shows one of the keys of one name."""
+
+    name: str
+    quota: Quota = field(default_factory=Quota)
+    is_named: bool = True  # by the operator; if not, its usage is counted with that of the others
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request as the engine takes it: validated, tokenized, every default applied."""
 
@@ -109,8 +127,9 @@ class GenerationRequest:
     cache_salt: str = ""
     grammar: str = ""  # that the output of each choice belongs to, as the constraint's library takes it; empty: anything
     takes_over: bool = False  # a resume: a live request with the same id and key is replaced
-    was_accepted: bool = False  # by an engine that is gone: neither a full queue nor a drain refuses it
+    was_accepted: bool = False  # by an engine that is gone: neither a full queue nor a drain nor a quota refuses it
     traceparent: str = ""  # the client's trace, as W3C writes it; empty: none
+    tenant: Tenant | None = None  # whom it is charged to; None: nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +169,7 @@ class RequestFailed:
     request_id: str
     failure: Failure
     message: str
-    retry_after_seconds: float | None = None  # with QUEUE_FULL: when a place in the queue is likely
+    retry_after_seconds: float | None = None  # with QUEUE_FULL and OVER_QUOTA: when it is likely to be taken in
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from control_plane.core.constraint import Constraint
 from control_plane.core.sequence import Sequence
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import ids
+from control_plane.engine.accounts import Account, Charge
 from control_plane.engine.ports import ChoiceSpec, ConstraintMaker, FinishReason, FrontEnd, GenerationRequest, Outputs, SequenceFinished
 
 
@@ -39,7 +40,15 @@ class LiveRequest:
     reason: FinishReason = FinishReason.STOP  # of the whole: LENGTH once a choice ended so
     has_tokens: bool = False  # of any choice
     held: bool = False  # its reader is slow: nothing runs for it until it is let go
+    account: Account | None = None  # to which its tokens are charged
+    charge: Charge | None = None
     leader: Sequence | None = None  # of the lowest choice: it computes the prompt for all, and reports its log probabilities
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether nothing of it has been computed."""
+        sequences = [choice.sequence for choice in self.open] + ([self.leader] if self.leader else [])
+        return all(sequence.num_admissions == 0 for sequence in sequences)
 
     @property
     def num_cached_tokens(self) -> int:
@@ -53,12 +62,17 @@ class LiveChoice:
 
     request: LiveRequest
     owner: FrontEndRequests  # that of the request, here since each token goes there
-    number: int
+    number: int  # that of the specification, for the same reason
+    spec: ChoiceSpec
     sequence: Sequence
-    num_resumed_tokens: int
     numerics_id: str = ""  # told last
     first_token_time: float | None = None
     last_token_time: float | None = None  # None: the gap before the next token is of no interest
+
+    @property
+    def num_resumed_tokens(self) -> int:
+        """Tokens generated before."""
+        return len(self.spec.resumed_token_ids)
 
     @property
     def num_new_tokens(self) -> int:
@@ -91,7 +105,7 @@ def begin(spec: GenerationRequest, owner: FrontEndRequests, maker: ConstraintMak
     for choice, constraint in zip(spec.choices, _constraints(spec, maker), strict=True):
         sequence = _sequence(spec, choice, constraint, group, leads=live.leader is None)
         live.leader = live.leader or sequence
-        live.open.append(LiveChoice(live, owner, choice.number, sequence, len(choice.resumed_token_ids)))
+        live.open.append(LiveChoice(live, owner, choice.number, choice, sequence))
     return live
 
 

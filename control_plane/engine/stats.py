@@ -14,7 +14,7 @@ from typing import Protocol
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
 from control_plane.core.sequence import SequenceUpdates
 from control_plane.core.step import StepResult
-from control_plane.engine.ports import Failure, FinishReason, SequenceFinished
+from control_plane.engine.ports import Failure, FinishReason, SequenceFinished, Tenant
 from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot
 
@@ -28,6 +28,21 @@ MIN_RETRY, MAX_RETRY = 0.1, 60.0
 
 #: Counts of the scheduler that an observation has under the same name.
 _COUNTERS = tuple(counter.name for counter in fields(SchedulerCounters))
+
+
+#: Stands for all keys without a name; no name has parentheses.
+UNNAMED = "(unnamed)"
+
+
+@dataclass(slots=True)
+class KeyUsage:
+    """What the requests of one name of keys did in one pass: increments."""
+
+    requests: int = 0  # taken in, resumes included
+    ended: int = 0
+    prompt_tokens: int = 0  # of requests taken in, without resumes
+    generation_tokens: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)  # by quota
 
 
 @dataclass(slots=True)
@@ -59,6 +74,11 @@ class PassObservation:
     device_seconds: list[float] = field(default_factory=list)  # device time of each step
     device_idle_seconds: list[float] = field(default_factory=list)  # device idle before each step that went on with earlier work
     loop_lag_seconds: float = 0.0  # from the event that woke the loop to the start of the pass
+    usage: dict[str, KeyUsage] = field(default_factory=dict)  # by name of keys
+
+    def usage_of(self, tenant: Tenant) -> KeyUsage:
+        """Where the usage of a tenant is counted."""
+        return self.usage.setdefault(tenant.name if tenant.is_named else UNNAMED, KeyUsage())
 
 
 class EngineMetrics(Protocol):

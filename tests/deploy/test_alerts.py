@@ -31,6 +31,8 @@ WELL = {
     f'{P}requests_waiting{{reason="worker"}}': "0x90",
     f'{P}calls_total{{code="resource_exhausted"}}': "0+1x90",
     f'{P}requests_finished_total{{reason="reader_too_slow"}}': "0x90",
+    f'{P}requests_finished_total{{reason="over_quota"}}': "0+1x90",
+    f'{P}key_refusals_total{{key="acme",quota="tokens"}}': "0+1x90",
     'process_open_fds{job="pypto-serving-control"}': "70x90",
     'process_max_fds{job="pypto-serving-control"}': "100x90",
 }
@@ -43,6 +45,11 @@ TROUBLE = {
     "WaitingForWorker": {f'{P}requests_waiting{{reason="worker"}}': "3x90"},
     "QueueSlow": _histogram("queue_seconds", 10, 25),
     "RefusedForLoad": {f'{P}calls_total{{code="resource_exhausted"}}': "0+60x90"},
+    "OverQuota": {
+        f'{P}calls_total{{code="resource_exhausted"}}': "0+61x90",
+        f'{P}requests_finished_total{{reason="over_quota"}}': "0+60x90",
+        f'{P}key_refusals_total{{key="acme",quota="tokens"}}': "0+60x90",
+    },
     "InternalErrors": {f'{P}calls_total{{code="internal"}}': "0x87 1x3"},
     "EngineUnhealthy": {f"{P}engine_healthy": "0x90"},
     "RequestsKillWorkers": {f"{P}replays_exhausted_total": "0x87 1x3"},

@@ -1,7 +1,9 @@
 """Who calls, and what they may do."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from control_plane.engine.ports import Quota, Tenant
 
 _MAX_INT32 = 2**31 - 1
 
@@ -30,6 +32,13 @@ class Caller:
 
     name: str = ""
     priorities: PriorityRange | None = None  # None: those of the server
+    quota: Quota = field(default_factory=Quota)
+    is_named: bool = True  # by the operator, and not by the digest of its key
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """Whom its requests are charged to; nobody where no key is asked for."""
+        return Tenant(self.name, self.quota, self.is_named) if self.name else None
 
     def scoped(self, text: str) -> str:
         """A request id or cache salt as the rest of the server knows it."""

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import grpc
 import grpc.aio
 
 from control_plane.edge.access.callers import CALLER, Caller, parse_priorities
+from control_plane.engine.ports import Quota
 from pypto_serving.process.credentials.files import FileRefused, KeyLine, ReloadedFiles, parse_keys
 from pypto_serving.process.health import HEALTH
 from pypto_serving.process.reflection import REFLECTION_SERVICES
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+#: Words behind a key, and the limits that they set.
+_QUOTAS = {"tokens-per-minute": "tokens_per_minute", "requests": "max_requests"}
 
 #: Open to everybody, if they are served at all: what probes and tools need.
 _OPEN_SERVICES = tuple(f"/{service}/" for service in (HEALTH, *REFLECTION_SERVICES))
@@ -51,26 +57,42 @@ def watch_keys(name: str, path: Path) -> ReloadedKeys:
 
 
 def _callers(path: Path, content: bytes) -> dict[bytes, Caller]:
-    """Keys and their callers; raises FileRefused for a key that stands for two."""
+    """Keys and their callers; raises FileRefused for a key that stands for two, and for a name with two quotas of one kind."""
     callers: dict[bytes, Caller] = {}
+    quotas: dict[str, Quota] = {}
     for line in parse_keys(path, content):
         caller = _caller(path, line)
         if callers.setdefault(line.key, caller) != caller:
-            raise FileRefused(f"{path}, line {line.number}: this key stands in an earlier line too, with another name or other priorities")
-    return callers
+            raise FileRefused(f"{path}, line {line.number}: this key stands in an earlier line too, with something else behind it")
+        quotas[caller.name] = _joined(path, line, quotas.get(caller.name, Quota()), caller.quota)
+    return {key: replace(caller, quota=quotas[caller.name]) for key, caller in callers.items()}
+
+
+def _joined(path: Path, line: KeyLine, earlier: Quota, quota: Quota) -> Quota:
+    """The quota of a name, of which a line may tell all, a part, or nothing."""
+    told = {name: value for name, value in asdict(quota).items() if value is not None}
+    if any(getattr(earlier, name) not in (None, value) for name, value in told.items()):
+        raise FileRefused(f"{path}, line {line.number}: an earlier line of the same name has another {' or '.join(_QUOTAS)}")
+    return replace(earlier, **told)
 
 
 def _caller(path: Path, line: KeyLine) -> Caller:
     """The caller that a line describes; without a name its digest tells it apart. Nothing of the line is shown: it may be a secret."""
     options = dict(option.partition("=")[::2] for option in line.options)
     is_repeated = len(options) < len(line.options)
-    name = options.pop("name", "key-" + hashlib.sha256(line.key).hexdigest()[:16])
-    priority = options.pop("priority", None)
+    given_name, priority = options.pop("name", None), options.pop("priority", None)
+    quotas = {field: options.pop(option) for option, field in _QUOTAS.items() if option in options}
+    name = "key-" + hashlib.sha256(line.key).hexdigest()[:16] if given_name is None else given_name
     if options or is_repeated or not _NAME.fullmatch(name):
-        known = "name=NAME, of 1 to 64 letters, digits, _, . and -, and priority=LOW..HIGH, each once"
+        known = "name=NAME, of 1 to 64 letters, digits, _, . and -, priority=LOW..HIGH, tokens-per-minute=N and requests=N, each once"
         raise FileRefused(f"{path}, line {line.number}: behind a key may stand {known}")
+    if not all(_NUMBER.fullmatch(value) for value in quotas.values()):
+        raise FileRefused(
+            f"{path}, line {line.number}: {' and '.join(_QUOTAS)} are numbers from 1 to 999999999; without one there is no limit"
+        )
+    quota = Quota(**{field: int(value) for field, value in quotas.items()})
     try:
-        return Caller(name, parse_priorities(priority) if priority is not None else None)
+        return Caller(name, parse_priorities(priority) if priority is not None else None, quota, given_name is not None)
     except ValueError as error:
         raise FileRefused(f"{path}, line {line.number}: priority: {error}") from None
 

@@ -35,7 +35,8 @@ def add_access_options(parser: argparse._ActionsContainer) -> None:
         "--api-keys-file",
         type=Path,
         metavar="FILE",
-        help="keys of clients, one a line, and name=NAME or priority=LOW..HIGH behind it; default: whoever reaches the port may use it",
+        help="keys of clients, one a line, and behind it name=NAME, priority=LOW..HIGH, tokens-per-minute=N or requests=N;"
+        " default: whoever reaches the port may use it",
     )
     parser.add_argument(
         "--priorities",

@@ -10,7 +10,7 @@ import numpy as np
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import ids
 from control_plane.edge.session_contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, common_version
-from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest
+from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Quota, Tenant
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_name, check_range
 from pypto_serving.wire.columns import unpack_ids_below
@@ -21,6 +21,7 @@ from pypto_serving.worker.v1 import worker_pb2
 _MAX_ID_LENGTH = 1024
 _MAX_CHOICES = 1024
 _MAX_UINT32 = 2**32 - 1
+_MAX_UINT64 = 2**64 - 1
 
 #: Sampling parameters, but those that cross the wire in another form.
 _SAMPLING = tuple(field.name for field in fields(SamplingParams) if field.name not in ("logit_bias", "prompt_logprobs"))
@@ -104,7 +105,16 @@ def _request(submit: pb.Submission, limits: SessionLimits, now: float) -> Genera
         takes_over=submit.takes_over,
         was_accepted=submit.was_accepted,
         traceparent=clean_traceparent(submit.traceparent),
+        tenant=_tenant(submit.tenant) if submit.HasField("tenant") else None,
     )
+
+
+def _tenant(tenant: pb.Tenant) -> Tenant:
+    check_name("submit.tenant.name", tenant.name)
+    limits = {name: getattr(tenant, name) for name in ("tokens_per_minute", "max_requests") if tenant.HasField(name)}
+    for name, limit in limits.items():
+        check_range(f"submit.tenant.{name}", limit, 1, _MAX_UINT64)
+    return Tenant(tenant.name, Quota(**limits), tenant.is_named)
 
 
 def _choice(choice: pb.Choice, max_tokens: int, vocab_size: int) -> ChoiceSpec:

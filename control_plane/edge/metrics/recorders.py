@@ -6,6 +6,7 @@ import grpc
 from prometheus_client.core import Metric
 
 from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram, counter, gauge, histogram
+from control_plane.edge.metrics.key_usage import KeyUsageRecorder
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.stats import PassObservation
 
@@ -96,6 +97,7 @@ class EngineRecorder:
         self._outcomes: dict[tuple[str, ...], float] = {(outcome.value,): 0 for kind in (FinishReason, Failure) for outcome in kind}
         self._histograms = {field: Histogram(bounds) for field, (_, _, bounds) in _ENGINE_HISTOGRAMS.items()}
         self._inter_token = Histogram(SHORT_SECONDS)
+        self._key_usage = KeyUsageRecorder()
         self._loop_lag = Histogram(SHORT_SECONDS)
 
     def observe(self, observed: PassObservation) -> None:
@@ -109,6 +111,7 @@ class EngineRecorder:
             values.observe_all(getattr(observed, field))
         for gap, count in observed.inter_token_seconds.items():
             self._inter_token.observe(gap, count)
+        self._key_usage.observe(observed.usage)
         self._loop_lag.observe(observed.loop_lag_seconds)
 
     def families(self) -> Iterator[Metric]:
@@ -121,6 +124,7 @@ class EngineRecorder:
         for field, (name, documentation, _) in _ENGINE_HISTOGRAMS.items():
             yield histogram(name, documentation, self._histograms[field])
         yield histogram("inter_token_seconds", "Gap between two tokens of a choice (ITL).", self._inter_token)
+        yield from self._key_usage.families()
         yield histogram("engine_loop_lag_seconds", "From the event that woke the engine to the start of its pass.", self._loop_lag)
 
 

@@ -2,7 +2,7 @@
 
 from control_plane.edge.scheduler_link.live_requests import LiveChoice, LiveRequest
 from control_plane.edge.worker_link.frames.requests import encode_sampling
-from control_plane.engine.ports import Failure
+from control_plane.engine.ports import Failure, Tenant
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.columns import pack_ids
 
@@ -28,6 +28,7 @@ def submission(live: LiveRequest, now: float) -> pb.Command:
             takes_over=request.takes_over or live.was_accepted,
             was_accepted=request.was_accepted or live.was_accepted,
             traceparent=request.traceparent,
+            tenant=_tenant(request.tenant) if request.tenant else None,
         )
     )
 
@@ -35,6 +36,11 @@ def submission(live: LiveRequest, now: float) -> pb.Command:
 def end(request_id: str, failure: Failure, message: str) -> pb.Command:
     """Encode the end of a request."""
     return pb.Command(end=pb.End(request_id=request_id, failure=pb.Failure.Value(f"FAILURE_{failure.name}"), message=message))
+
+
+def _tenant(tenant: Tenant) -> pb.Tenant:
+    quota = tenant.quota
+    return pb.Tenant(name=tenant.name, is_named=tenant.is_named, tokens_per_minute=quota.tokens_per_minute, max_requests=quota.max_requests)
 
 
 def _choice(choice: LiveChoice, has_prompt_logprobs: bool) -> pb.Choice:

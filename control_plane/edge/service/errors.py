@@ -58,6 +58,10 @@ class ResourceExhausted(RequestError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class OverQuota(ResourceExhausted):
+    """The tenant has used what it may."""
+
+
 class ReaderTooSlow(ResourceExhausted):
     """The client has taken nothing for too long."""
 
@@ -111,6 +115,7 @@ _BY_FAILURE: Mapping[Failure, type[RequestError]] = {
     Failure.INVALID_ARGUMENT: InvalidArgument,
     Failure.ALREADY_EXISTS: AlreadyExists,
     Failure.QUEUE_FULL: ResourceExhausted,
+    Failure.OVER_QUOTA: OverQuota,
     Failure.UNAVAILABLE: Unavailable,
     Failure.ABORTED: Aborted,
     Failure.CANCELLED: Cancelled,

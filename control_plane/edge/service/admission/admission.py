@@ -182,6 +182,7 @@ class Admission:
             cache_salt=caller.scoped(spec.cache_salt),
             grammar=grammar,
             takes_over=spec.HasField("resume"),
+            tenant=caller.tenant,
         )
 
     def _with_choices(

@@ -6,6 +6,7 @@ import pytest
 from control_plane.edge.access import keys as keys_module
 from control_plane.edge.access.callers import Caller, PriorityRange
 from control_plane.edge.access.keys import Keys, watch_keys
+from control_plane.engine.ports import Quota, Tenant
 from pypto_serving.process.start_up import StartUpError
 
 
@@ -44,8 +45,32 @@ def test_a_key_has_a_name_and_a_range_or_is_told_apart_by_its_digest(tmp_path: P
     (tmp_path / "keys").write_text("one name=acme priority=-5..5\ntwo\nthree priority=0..0\n")
     keys = watch_keys("api_keys", tmp_path / "keys").current()
     assert keys.caller(b"one") == Caller("acme", PriorityRange(-5, 5))
-    assert keys.caller(b"two") == Caller("key-3fc4ccfe745870e2")
+    assert keys.caller(b"two") == Caller("key-3fc4ccfe745870e2", is_named=False)
     assert keys.caller(b"three").priorities == PriorityRange(0, 0)
+
+
+def test_a_quota_belongs_to_the_name_whichever_of_its_lines_tell_it(tmp_path: Path) -> None:
+    lines = ("one name=acme tokens-per-minute=6000", "two name=acme requests=4", "three name=acme requests=4", "four requests=1")
+    (tmp_path / "keys").write_text("\n".join(lines))
+    keys = watch_keys("api_keys", tmp_path / "keys").current()
+    assert [keys.caller(key).quota for key in (b"one", b"two", b"three")] == [Quota(6000, 4)] * 3
+    assert keys.caller(b"four").tenant == Tenant(keys.caller(b"four").name, Quota(None, 1), is_named=False)
+
+
+@pytest.mark.parametrize("word", ["requests=5", "tokens-per-minute=1"])
+def test_a_name_with_two_quotas_is_refused_by_line(tmp_path: Path, word: str) -> None:
+    (tmp_path / "keys").write_text(f"one name=acme tokens-per-minute=6000 requests=4\nsecret name=acme {word}\n")
+    with pytest.raises(StartUpError, match="keys, line 2: an earlier line of the same name has another") as refused:
+        watch_keys("api_keys", tmp_path / "keys")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "1e3", "1.5", "01", "1000000000", "\u0663", "many"])
+@pytest.mark.parametrize("word", ["requests", "tokens-per-minute"])
+def test_a_quota_that_is_no_number_from_one_is_refused(tmp_path: Path, word: str, number: str) -> None:
+    (tmp_path / "keys").write_text(f"secret {word}={number}\n")
+    with pytest.raises(StartUpError, match="keys, line 1: "):
+        watch_keys("api_keys", tmp_path / "keys")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +83,7 @@ def test_options_that_are_none_are_refused_by_line_without_showing_the_key(tmp_p
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("other", ["secret", "secret name=b", "secret name=a priority=0..9"])
+@pytest.mark.parametrize("other", ["secret", "secret name=b", "secret name=a priority=0..9", "secret name=a requests=1"])
 def test_a_key_that_stands_for_two_callers_is_refused_by_line_without_showing_it(tmp_path: Path, other: str) -> None:
     (tmp_path / "keys").write_text(f"secret name=a\ngood\n{other}\n")
     with pytest.raises(StartUpError, match="keys, line 3: ") as refused:

@@ -9,7 +9,7 @@ from fakes.network.random_messages import changed
 from hypothesis import given
 
 from control_plane.edge.frontend_link.commands import SessionLimits, read_submissions
-from control_plane.engine.ports import GenerationRequest
+from control_plane.engine.ports import GenerationRequest, Quota, Tenant
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import pack_floats, pack_ids
@@ -46,6 +46,13 @@ def test_a_trace_is_read_and_an_invalid_one_ignored(sent: str, read: str):
     assert _read(make_submission("r", traceparent=sent))[0].traceparent == read
 
 
+def test_a_tenant_is_read_with_the_limits_that_it_has():
+    tenants = (None, pb.Tenant(name="key-1"), pb.Tenant(name="acme", is_named=True, tokens_per_minute=2**40, max_requests=3))
+    requests = _read(*(make_submission(f"r{index}", make_choice(index), tenant=tenant) for index, tenant in enumerate(tenants)))
+    found = [request.tenant for request in requests]
+    assert found == [None, Tenant("key-1", is_named=False), Tenant("acme", Quota(2**40, 3), is_named=True)]
+
+
 def test_absent_prompt_logprobs_are_none_and_zero_is_zero():
     choices = make_choice(1), make_choice(2, index=1, sampling=_sampling(prompt_logprobs=0))
     [request] = _read(make_submission("r", *choices))
@@ -80,6 +87,10 @@ def test_a_request_without_choices_is_one():
         (make_submission("r", make_choice(resumed=(1, 2, 3, 4))), "submit.choices.resumed_token_ids (length): 4"),
         (make_submission("r", make_choice(resumed=(100,))), "submit.choices.resumed_token_ids: 100"),
         (make_submission("r", make_choice(resumed_numerics_id="")), "submit.choices.resumed_numerics_id"),
+        (make_submission(tenant=pb.Tenant()), "submit.tenant.name"),
+        (make_submission(tenant=pb.Tenant(name="x" * 300)), "submit.tenant.name"),
+        (make_submission(tenant=pb.Tenant(name="a", tokens_per_minute=0)), "submit.tenant.tokens_per_minute: 0"),
+        (make_submission(tenant=pb.Tenant(name="a", max_requests=0)), "submit.tenant.max_requests: 0"),
         (make_submission("r", pb.Choice(number=1)), "submit.choices.sampling: missing"),
         (make_submission("r", make_choice(sampling=_sampling(temperature=math.nan))), "sampling.temperature"),
         (make_submission("r", make_choice(sampling=_sampling(repetition_penalty=0.0))), "sampling.repetition_penalty"),

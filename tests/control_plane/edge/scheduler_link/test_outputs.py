@@ -18,7 +18,17 @@ from control_plane.edge.frontend_link.outputs import scheduler_state, write_outp
 from control_plane.edge.scheduler_link import commands
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.outputs import read_outputs, read_state
-from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason, GenerationRequest, Outputs, RequestFailed, SequenceFinished
+from control_plane.engine.ports import (
+    ChoiceSpec,
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    Outputs,
+    Quota,
+    RequestFailed,
+    SequenceFinished,
+    Tenant,
+)
 from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError
@@ -185,6 +195,9 @@ _samplings = st.builds(
 )
 
 
+_quotas = st.builds(Quota, st.none() | st.integers(1, 2**64 - 1), st.none() | st.integers(1, 2**32 - 1))
+
+
 @st.composite
 def _requests(draw: st.DrawFn) -> GenerationRequest:
     indices = sorted(draw(st.sets(st.integers(0, 9), max_size=3)))
@@ -204,6 +217,7 @@ def _requests(draw: st.DrawFn) -> GenerationRequest:
         grammar=draw(st.text(max_size=5)),
         takes_over=draw(st.booleans()),
         was_accepted=draw(st.booleans()),
+        tenant=draw(st.none() | st.builds(Tenant, st.sampled_from(["acme", "key-1"]), _quotas, st.booleans())),
     )
 
 
