@@ -1,12 +1,18 @@
 """A scheduler's side of the sessions on a socket, with a fake engine behind it; and a raw front end that speaks to it frame by frame."""
 
+import asyncio
 import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from fakes.control_plane.front_end_calls import Call
 from fakes.control_plane.hostile_service import Change, add_hostile_service
 from fakes.control_plane.session_engine import VOCAB_SIZE, SessionEngine
+from harness.waiting import until
 
 from control_plane.edge.frontend_link.service import SERVER_OPTIONS, SchedulerService, SessionOptions
 from control_plane.edge.session_contract import MESSAGE_SIZES
@@ -18,8 +24,11 @@ class ServedScheduler:
     """Starts and dies as often as a test wants, each time with another id and an engine that knows nothing."""
 
     def __init__(self, path: Path, **options: Any) -> None:
+        """`options` of its sessions; `clock`: theirs."""
         self.address = f"unix:{path}"
-        self._options = {"model_fingerprint": "model", "vocab_size": VOCAB_SIZE, "heartbeat_seconds": 0.02, **options}
+        self._clock: Callable[[], float] = options.pop("clock", time.monotonic)
+        seconds = {"heartbeat_seconds": 0.02, "settle_seconds": 0.0}
+        self._options = {"model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **seconds, **options}
         self._num_starts = 0
         self.change: Change | None = None  # of what is sent from the next start on; the engine then trusts what comes back of it
         self._server: grpc.aio.Server | None = None
@@ -30,11 +39,12 @@ class ServedScheduler:
     def runs(self) -> bool:
         return self._server is not None
 
-    async def start(self, stands_by: bool = False) -> None:
-        """Serve."""
+    async def start(self, stands_by: bool = False, **engine: Any) -> None:
+        """Serve; `engine`: options of its engine."""
         self._num_starts += 1
-        self.engine = SessionEngine(checks_resumes=self.change is None)
-        self.service = SchedulerService(self.engine, SessionOptions(scheduler_id=f"{self.address} {self._num_starts}", **self._options))
+        self.engine = SessionEngine(checks_resumes=self.change is None, **engine)
+        options = SessionOptions(scheduler_id=f"{self.address} {self._num_starts}", **self._options)
+        self.service = SchedulerService(self.engine, options, clock=self._clock)
         server = self._server = grpc.aio.server(options=SERVER_OPTIONS)
         if self.change:
             add_hostile_service(self.service, server, self.change)
@@ -50,6 +60,34 @@ class ServedScheduler:
         server, self._server = self._server, None
         if server:
             await server.stop(None)
+
+    async def has(self, *request_ids: str) -> None:
+        """Wait until its engine has requests."""
+        await until(lambda: set(request_ids) <= self.engine.live.keys())
+
+    async def step(self, call: Call, num_tokens: int, only: bool = False) -> None:
+        """Let a call of one choice have so many tokens. `only`: nothing else runs."""
+        [number] = call.tokens
+        await self.has(call.request.request_id)
+        for count in range(len(call.tokens[number]) + 1, num_tokens + 1):
+            self.engine.step(lambda request_id: not only or request_id == call.request.request_id)
+            await until(partial(self._has_tokens, call, number, count))
+
+    @staticmethod
+    def _has_tokens(call: Call, number: int, count: int) -> bool:
+        return len(call.tokens[number]) == count
+
+    async def step_to_end(self, call: Call) -> None:
+        """Run until a call has ended."""
+        while not call.has_ended:
+            self.engine.step()
+            await asyncio.sleep(0.001)
+
+    async def cut(self, front_end_id: str = "front end") -> None:
+        """End the session of a front end, and serve on."""
+        newer = RawFrontEnd(self.address)
+        await newer.hello(front_end_id)
+        await newer.close()
 
     async def leave(self) -> None:
         """End in good order."""

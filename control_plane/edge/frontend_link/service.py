@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from control_plane.edge.frontend_link.commands import check_hello, versions
 from control_plane.edge.frontend_link.outputs import scheduler_state
-from control_plane.edge.frontend_link.session import FrontEndSession, FrontEndView, SessionEnd, SessionEngine, StreamContext
+from control_plane.edge.frontend_link.session import FrontEndSession, FrontEndView, SessionEnd, SessionEngine, StreamContext, UnreadLimits
 from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS, MESSAGE_SIZES
 from pypto_serving.process.listening import EXCLUSIVE_PORT
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
@@ -33,6 +34,8 @@ SERVER_OPTIONS = (
     EXCLUSIVE_PORT,
 )
 
+_SETTLE_POLL_SECONDS = 0.02
+
 #: Reasons of refusals that are remembered.
 _MAX_TOLD = 64
 
@@ -44,9 +47,10 @@ class SessionOptions:
     scheduler_id: str  # new at every start of the process
     model_fingerprint: str
     vocab_size: int = MAX_VOCAB_SIZE
-    max_unwritten_bytes: int = 64 * 1024 * 1024  # that wait for a front end, beside the message that is being written
+    unread: UnreadLimits = field(default_factory=UnreadLimits)
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     max_silence_seconds: float = MAX_SILENCE_SECONDS
+    settle_seconds: float = 3.0  # front ends dial at least once in a second
 
 
 class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -68,6 +72,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._refusal: Callable[[], str] | None = standing_by  # None: it serves
         self._drains = False
         self._told: set[str] = set()  # why front ends were refused
+        self._settled_at = math.inf  # by then front ends have submitted what was live elsewhere
         self._beating: asyncio.Task[None] | None = None
 
     @property
@@ -78,7 +83,12 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
     def open(self) -> None:
         """Take front ends in."""
         self._refusal = None
+        self._expect_requests()
         self._beating = asyncio.create_task(self._beat())
+
+    def _expect_requests(self) -> None:
+        """Front ends that are not in session are about to dial, and to submit what is live."""
+        self._settled_at = self._clock() + self._options.settle_seconds
 
     def drain(self) -> None:
         """Let all front ends drain, those of now and those to come."""
@@ -120,7 +130,19 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         """End a request of any front end."""
         if self._refusal:
             await context.abort(grpc.StatusCode.UNAVAILABLE, self._refusal())
-        return pb.AbortResponse(was_live=self._engine.abort(request.request_id))
+        return pb.AbortResponse(was_live=await self._abort(request.request_id))
+
+    async def _abort(self, request_id: str) -> bool:
+        """End a request; returns whether it was live. One whose front end may still bring it along, from another scheduler or after its
+        connection broke, is waited for."""
+        if self._engine.abort(request_id):
+            return True
+        settled_at = self._settled_at
+        while self._clock() < settled_at and not self._refusal:
+            await asyncio.sleep(_SETTLE_POLL_SECONDS)
+            if any(request_id in session for session in self._sessions.values()):
+                return self._engine.abort(request_id)
+        return False
 
     async def _hello(self, frames: AsyncIterator[pb.ConnectRequest]) -> pb.Hello:
         seconds = self._options.max_silence_seconds
@@ -147,7 +169,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         if predecessor := self._sessions.get(front_end_id):
             self._end_session(predecessor, SessionEnd(grpc.StatusCode.ABORTED, f"replaced by a newer stream of front end {front_end_id}"))
         self._epoch += 1
-        session = FrontEndSession(front_end_id, self._epoch, self._engine, options.vocab_size, options.max_unwritten_bytes, self._clock)
+        session = FrontEndSession(front_end_id, self._epoch, self._engine, options.vocab_size, options.unread, self._clock)
         self._sessions[front_end_id] = session
         session.tell(pb.ConnectResponse(state=scheduler_state(self._engine.take_snapshot())))
         if self._drains:
@@ -178,6 +200,8 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         if self._sessions.get(session.front_end_id) is session:
             del self._sessions[session.front_end_id]
             self._engine.close_front_end(session)
+            if end.code is not grpc.StatusCode.OK:
+                self._expect_requests()
             _log.info("front end gone", extra={"front_end": session.front_end_id, "epoch": session.epoch, "reason": end.message})
 
     async def _beat(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -20,6 +22,9 @@ from pypto_serving.wire.checks import FrameError, check_range, is_unknown_kind
 _log = logging.getLogger(__name__)
 
 _MAX_METRICS_BYTES = 16 * 1024 * 1024
+
+#: A message of output ends with the pass that brings it above this: each that is written shows that the front end reads.
+_MESSAGE_BYTES = 4 * 1024 * 1024
 
 StreamContext = grpc.aio.ServicerContext[pb.ConnectRequest, pb.ConnectResponse]
 
@@ -82,6 +87,14 @@ class FrontEndView:
     is_draining: bool
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadLimits:
+    """A front end that is behind by more than both loses its session. A burst alone ends none: after the next dial it would come again."""
+
+    max_bytes: int = 64 * 1024 * 1024  # of output, beside the message that is being written
+    max_seconds: float = 5.0  # for which that message has been on its way
+
+
 class FrontEndSession:
     """One front end's stream. Implements the engine's FrontEnd; all state belongs to the engine's event loop.
 
@@ -89,25 +102,30 @@ class FrontEndSession:
     """
 
     def __init__(
-        self, front_end_id: str, epoch: int, engine: SessionEngine, vocab_size: int, max_unwritten_bytes: int, clock: Callable[[], float]
+        self, front_end_id: str, epoch: int, engine: SessionEngine, vocab_size: int, unread: UnreadLimits, clock: Callable[[], float]
     ) -> None:
         self.front_end_id = front_end_id
         self.epoch = epoch
         self.num_silent_beats = 0
         self._engine = engine
         self._vocab_size = vocab_size
-        self._max_unwritten_bytes = max_unwritten_bytes
+        self._unread = unread
         self._clock = clock
         self._requests: dict[str, set[int]] = {}  # numbers of the live choices of each live request
         self._owners: dict[int, str] = {}  # request of each live choice
-        self._passes = pb.Passes()
-        self._num_unwritten_bytes = 0
+        self._passes: deque[pb.Passes] = deque()  # to be written, a message each
+        self._num_bytes: deque[int] = deque()  # of each
+        self._write_began = -math.inf  # when the latest message was begun
         self._news: dict[str, pb.ConnectResponse] = {}  # other frames to be written, the latest of each kind
         self._is_leaving = False
         self._is_draining = False  # the front end is
         self._writable = asyncio.Event()
         self._ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._state = pb.FrontEndState()
+
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request is live."""
+        return request_id in self._requests
 
     def view(self) -> FrontEndView:
         """Describe the front end."""
@@ -130,21 +148,29 @@ class FrontEndSession:
 
         So does one whose output cannot be written, by a defect of ours: the pass would be missing.
         """
-        if self._num_unwritten_bytes > self._max_unwritten_bytes:
-            unwritten = f"{self._num_unwritten_bytes} bytes of output wait to be read, limit {self._max_unwritten_bytes}"
-            self.end(SessionEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, unwritten))
+        self._require_reader()
         if self._ended.done():
             return
-        message = self._passes.passes.add()
+        if not self._passes or self._num_bytes[-1] > _MESSAGE_BYTES:
+            self._passes.append(pb.Passes())
+            self._num_bytes.append(0)
+        message = self._passes[-1].passes.add()
         try:
             write_outputs(outputs, message)
         except Exception:
-            del self._passes.passes[-1]
+            del self._passes[-1].passes[-1]
             self.end(SessionEnd(grpc.StatusCode.INTERNAL, "output cannot be written"))
             raise
-        self._num_unwritten_bytes += message.ByteSize()
+        self._num_bytes[-1] += message.ByteSize()
         self._forget_ended(outputs)
         self._writable.set()
+
+    def _require_reader(self) -> None:
+        num_bytes, seconds = sum(self._num_bytes), self._clock() - self._write_began
+        if num_bytes > self._unread.max_bytes and seconds > self._unread.max_seconds:
+            behind = f"{num_bytes} bytes of output wait, and nothing was read for {seconds:.1f} s"
+            limits = f"limits {self._unread.max_bytes} and {self._unread.max_seconds:g} s"
+            self.end(SessionEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{behind}, {limits}"))
 
     def tell(self, frame: pb.ConnectResponse) -> None:
         """Leave a frame without output for the writer, in place of an earlier one of its kind that is not written yet."""
@@ -179,17 +205,18 @@ class FrontEndSession:
         while True:
             await self._writable.wait()
             self._writable.clear()
-            for frame in self._take_frames():
+            while frame := self._next_frame():
+                self._write_began = self._clock()
                 await context.write(frame)
             if self._is_leaving and not self._writable.is_set():
                 self.end(SessionEnd(grpc.StatusCode.OK, "the scheduler goes"))
 
-    def _take_frames(self) -> list[pb.ConnectResponse]:
-        """What waits to be written; output first, as its numbers are older than those of a state, and a farewell is the last frame."""
-        passes, self._passes = self._passes, pb.Passes()
-        news, self._news = self._news, {}
-        self._num_unwritten_bytes = 0
-        return [*([pb.ConnectResponse(passes=passes)] if passes.passes else ()), *news.values()]
+    def _next_frame(self) -> pb.ConnectResponse | None:
+        """What is to be written next; output first, as its numbers are older than those of a state, and a farewell is the last frame."""
+        if self._passes:
+            self._num_bytes.popleft()
+            return pb.ConnectResponse(passes=self._passes.popleft())
+        return self._news.pop(next(iter(self._news))) if self._news else None
 
     def _forget_ended(self, outputs: Outputs) -> None:
         for request_id in outputs.accepted:

@@ -1,14 +1,18 @@
 """Sessions over real streams: who gets one, what commands do, and how it ends."""
 
 import asyncio
+from array import array
 
 import grpc
 import pytest
 from fakes.control_plane.session_engine import NUMERICS_ID, token_at
 from fakes.control_plane.submissions import make_choice, make_submission, submit
+from harness.served_scheduler import RawFrontEnd
 from harness.waiting import until
 
-from control_plane.engine.ports import Failure, Outputs
+from control_plane.core.step import PackedLogprobs
+from control_plane.edge.frontend_link.session import UnreadLimits
+from control_plane.engine.ports import Failure, Outputs, PromptLogprobs
 from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.columns import pack_ids, unpack_ids
@@ -230,18 +234,41 @@ async def test_a_front_end_that_beats_keeps_its_session(start_scheduler, dial):
 
 
 async def test_a_front_end_that_does_not_read_loses_its_session(start_scheduler, dial):
-    scheduler = await start_scheduler(max_unwritten_bytes=100_000, max_silence_seconds=60.0)
+    scheduler = await start_scheduler(unread=UnreadLimits(100_000, 0.05), max_silence_seconds=60.0)
     front_end = dial(scheduler)
     await front_end.hello()
     await front_end.command(submit("a"))
     await until(lambda: scheduler.engine.live)
     session = scheduler.engine.live["a"]
-    for _ in range(200):
+    while scheduler.service.front_ends:
         session.publish(Outputs(accepted=["x" * 10_000]))
-        await asyncio.sleep(0)
-    await until(lambda: not scheduler.service.front_ends)
+        await asyncio.sleep(0.001)
     code, message = await front_end.end()
-    assert code is _CODE.RESOURCE_EXHAUSTED and message.endswith("limit 100000")
+    assert code is _CODE.RESOURCE_EXHAUSTED and message.endswith("limits 100000 and 0.05 s")
+
+
+async def test_a_burst_of_output_ends_no_session_of_a_front_end_that_reads(start_scheduler, dial):
+    scheduler = await start_scheduler(max_silence_seconds=60.0)
+    front_end = dial(scheduler)
+    await front_end.hello()
+    await front_end.command(*[submit(f"r{index}", make_choice(index)) for index in range(8)])
+    await until(lambda: len(scheduler.engine.live) == 8)
+    while len(accepted := (await front_end.outputs())[-1].accepted) != 1 or accepted[0] != "r7":
+        pass
+    prompt, top = _prompt_of_128k_tokens()
+    for index in range(8):
+        scheduler.engine.live[f"r{index}"].publish(Outputs(prompt_logprobs=[PromptLogprobs(f"r{index}", [prompt])]))
+    found = [one for _ in range(8) for outputs in await front_end.outputs() for one in outputs.prompt_logprobs]
+    assert [one.request_id for one in found] == [f"r{index}" for index in range(8)]
+    assert all(len(one.top_logprobs) == top for one in found) and scheduler.service.front_ends
+
+
+def _prompt_of_128k_tokens() -> tuple[PackedLogprobs, int]:
+    """Log probabilities with 20 alternatives each, and the bytes of those."""
+    num_tokens, count = 2**17, 20
+    values, top = array("f", bytes(4 * num_tokens)), array("f", bytes(4 * count * num_tokens))
+    ids = array("I", bytes(4 * count * num_tokens))
+    return PackedLogprobs(ids[:num_tokens], memoryview(values), count, memoryview(ids), memoryview(top)), len(top) * 4
 
 
 async def test_metrics_stay_until_newer_ones_come(start_scheduler, dial):
@@ -311,3 +338,37 @@ async def test_frames_of_an_unknown_kind_are_ignored_and_empty_ones_are_not(star
     await front_end.outputs()
     await front_end.write()
     assert await front_end.end() == (_CODE.INVALID_ARGUMENT, "frame: not set; after Hello it is commands or state")
+
+
+async def test_abort_reaches_a_request_that_its_front_end_is_about_to_submit_again(start_scheduler, dial):
+    scheduler = await start_scheduler(settle_seconds=60.0)
+    front_end, other = dial(scheduler), dial(scheduler)
+    aborting = asyncio.create_task(_abort(other, "a"))
+    await front_end.hello()
+    await front_end.command(submit("a"))
+    assert await aborting
+    assert "a" not in scheduler.engine.live
+
+
+async def test_abort_waits_for_a_front_end_whose_connection_broke(start_scheduler, dial):
+    clock = [0.0]
+    scheduler = await start_scheduler(settle_seconds=3.0, clock=lambda: clock[0])
+    broken, front_end, other = dial(scheduler), dial(scheduler), dial(scheduler)
+    await broken.hello()
+    clock[0] = 4.0
+    assert not await _abort(other, "a")
+    await broken.close()
+    await until(lambda: not scheduler.service.front_ends)
+    aborting = asyncio.create_task(_abort(other, "a"))
+    await front_end.hello()
+    await front_end.command(submit("a"))
+    assert await aborting
+
+
+async def test_abort_of_what_nobody_brings_ends(start_scheduler, dial):
+    scheduler = await start_scheduler(settle_seconds=0.1)
+    assert not await _abort(dial(scheduler), "a")
+
+
+async def _abort(front_end: RawFrontEnd, request_id: str) -> bool:
+    return (await front_end.stub.Abort(pb.AbortRequest(request_id=request_id))).was_live
