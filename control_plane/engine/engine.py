@@ -135,8 +135,11 @@ class Engine:
         return bool(steps or failed)
 
     def _publish(self, now: float) -> None:
+        started = self._scheduler.pop_started()
+        self._requests.note_started(started)
         for front_end, outputs in self._requests.pop_outputs():
             self._guard(partial(front_end.publish, outputs))
+        self._stats.count_started(started)
         self._stats.publish()
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True

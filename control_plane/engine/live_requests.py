@@ -2,6 +2,7 @@
 
 import hmac
 import logging
+from collections.abc import Iterable
 
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
@@ -143,6 +144,12 @@ class LiveRequests:
             if sequence in self._choices:
                 self._end(self._choices[sequence], FinishReason.LENGTH if end_token_id is None else FinishReason.STOP, end_token_id, now)
         self.fail_sequences(updates.failed)
+
+    def note_started(self, sequences: Iterable[Sequence]) -> None:
+        """Tell which requests run now: these sequences are the first of theirs to do so."""
+        for sequence in sequences:
+            if choice := self._choices.get(sequence):
+                choice.owner.outputs.started.append(sequence.request_id)
 
     def _emit_tokens(self, updates: SequenceUpdates, now: float) -> None:
         choices = [self._choices[sequence] for sequence in updates.sequences]

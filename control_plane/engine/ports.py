@@ -187,11 +187,12 @@ class Outputs:
     logprobs: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # of tokens that asked for them: place in the columns, entry
     finished: list[SequenceFinished] = field(default_factory=list)
     failed: list[RequestFailed] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)  # ids of requests of which a sequence runs for the first time
 
     @property
     def is_empty(self) -> bool:
         """Whether it brought nothing."""
-        return not (self.accepted or self.prompt_logprobs or self.numbers or self.finished or self.failed)
+        return not (self.accepted or self.prompt_logprobs or self.numbers or self.finished or self.failed or self.started)
 
 
 class FrontEnd(Protocol):

@@ -6,13 +6,13 @@ thread.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as copy
 from typing import Protocol
 
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
-from control_plane.core.sequence import SequenceUpdates
+from control_plane.core.sequence import Sequence, SequenceUpdates
 from control_plane.core.step import StepResult
 from control_plane.engine.ports import Failure, FinishReason, SequenceFinished, Tenant
 from control_plane.engine.request import LiveChoice
@@ -117,7 +117,7 @@ class EngineStats:
         if updates.continued:
             self.observed.device_idle_seconds.append(result.idle_seconds)
 
-    def count_tokens(self, choices: Sequence[LiveChoice], now: float) -> None:
+    def count_tokens(self, choices: Collection[LiveChoice], now: float) -> None:
         """Count the next token of each of some choices."""
         self.observed.generation_tokens += len(choices)
         times = Counter([choice.last_token_time for choice in choices])
@@ -145,14 +145,17 @@ class EngineStats:
             rest = finished.total_seconds - finished.first_token_seconds
             self.observed.output_token_seconds.append(rest / (choice.num_new_tokens - 1))
 
-    def publish(self) -> None:
-        """Hand the observations of a pass to the metrics and start anew. No request is to suffer from metrics that fail."""
-        for sequence in self._scheduler.pop_started():
+    def count_started(self, sequences: Iterable[Sequence]) -> None:
+        """Count the time for which requests waited until they first ran."""
+        for sequence in sequences:
             assert sequence.first_scheduled_time is not None
             waited = sequence.first_scheduled_time - sequence.arrival_time
             if not sequence.is_resume:
                 self.observed.queue_seconds.append(waited)
             self._mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self._mean_queue_seconds)
+
+    def publish(self) -> None:
+        """Hand the observations of a pass to the metrics and start anew. No request is to suffer from metrics that fail."""
         observed, self.observed = self.observed, PassObservation()
         before, self._published = self._published, copy(self._scheduler.counters)
         for name in _COUNTERS:

@@ -1,20 +1,21 @@
 """A front end as far as its link to the scheduler goes: calls that submit requests and keep what comes."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fakes.control_plane.front_end_calls import Call, FrontEndCalls
 from fakes.control_plane.session_engine import VOCAB_SIZE
 
 from control_plane.edge.scheduler_link.link import SchedulerLink
-from control_plane.edge.scheduler_link.options import FrontEndNumbers, SchedulerLinkOptions
+from control_plane.edge.scheduler_link.options import FrontEndNumbers, FrontEndSide, SchedulerLinkOptions
 from control_plane.engine.ports import GenerationRequest, Outputs
 
 
 class LinkedFrontEnd:
     """Dials from the start."""
 
-    def __init__(self, addresses: Sequence[str], **options: Any) -> None:
+    def __init__(self, addresses: Sequence[str], active_clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
         self.calls = FrontEndCalls()
         self.num_drains = 0
         self.numbers = FrontEndNumbers()
@@ -24,10 +25,8 @@ class LinkedFrontEnd:
         defaults = {"front_end_id": "front end", "model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **pauses}
         self.link = SchedulerLink(
             SchedulerLinkOptions(addresses, **{**defaults, **options}),
-            self._deliver,
-            self._count_drain,
-            lambda: self.numbers,
-            lambda: self.metrics,
+            FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics),
+            active_clock=active_clock,
         )
         self.link.start()
 

@@ -16,6 +16,7 @@ from harness.raw_streams import RawStreams
 from harness.waiting import until
 
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from pypto_serving.wire.fingerprint import fingerprint_model
@@ -143,3 +144,14 @@ async def test_the_link_speaks_mutual_tls(model: Path, device: ServingProcess, t
             clients.wait_until_ready()
             assert await RawStreams(clients.address, 1, max_tokens=5).run()
             assert health(refused.address) == NOT_SERVING
+
+
+def test_a_front_end_that_never_had_a_scheduler_says_so(model: Path) -> None:
+    (port,) = fixed_ports(1)
+    flags = ("--scheduler-grace-seconds", "0.5", "--worker-grace-seconds", "60")
+    with front_end(model, [f"127.0.0.1:{port}"], *flags) as alone, grpc.insecure_channel(alone.address) as channel:
+        spec = inference_pb2.GenerationSpec(text="Once")
+        with pytest.raises(grpc.RpcError) as caught:
+            inference_pb2_grpc.InferenceServiceStub(channel).Generate(inference_pb2.GenerateRequest(spec=spec))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.details().startswith(f"no scheduler within 0.5 s: 127.0.0.1:{port}: ")

@@ -23,6 +23,7 @@ def write_outputs(outputs: Outputs, message: pb.Outputs) -> None:
         _write_logprobs(outputs.logprobs, message)
     message.finished.extend(_finished(finished) for finished in outputs.finished)
     message.failed.extend(_failed(failed) for failed in outputs.failed)
+    message.started.extend(outputs.started)
 
 
 def scheduler_state(snapshot: EngineSnapshot) -> pb.SchedulerState:

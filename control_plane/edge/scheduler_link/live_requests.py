@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from control_plane.core.step import ids
+from control_plane.edge.scheduler_link.stream import LossCause
 from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason, GenerationRequest, Outputs, RequestFailed, SequenceFinished
 from pypto_serving.wire.checks import FrameError
 
@@ -71,12 +72,14 @@ class LiveRequest:
     waiting_since: float  # for a scheduler, unless it is sent
     choices: dict[int, LiveChoice] = field(default_factory=dict)  # by number
     is_sent: bool = False  # in this session
-    is_running: bool = False  # in this session: it was accepted
+    is_accepted: bool = False  # in this session
     was_accepted: bool = False  # in this session or an earlier one
+    has_started: bool = False  # in this session: a sequence of it has run
+    is_suspect: bool = False  # it may be why the last session was lost
     has_prompt_logprobs: bool = False
     is_held: bool = False
     end: tuple[Failure, str] | None = None  # which the scheduler was told to bring
-    num_losses: int = 0  # schedulers lost with it, one after the other, without progress in between
+    num_losses: int = 0  # schedulers lost while it ran, one after the other, without progress in between
     progress: tuple[int, int] = (0, 0)  # when it was sent: choices that had not ended, and their tokens
 
     def measure(self) -> tuple[int, int]:
@@ -94,6 +97,7 @@ class LiveRequests:
         self._appends: dict[int, Callable[[int], None]] = {}  # by number: takes the next token of a choice that is running
         self._unsent: OrderedDict[str, LiveRequest] = OrderedDict()  # in the order of submission
         self._ended = Outputs()  # ends that no scheduler told
+        self._scheduler_id = ""  # of the latest session
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -156,21 +160,27 @@ class LiveRequests:
         live.progress = live.measure()
         return live
 
-    def lose_session(self, now: float) -> None:
+    def begin_session(self, scheduler_id: str) -> None:
+        """A scheduler welcomes us. If it is another one than before, that one has died, hung or lost its lease, perhaps by what it ran."""
+        is_another, self._scheduler_id = scheduler_id != self._scheduler_id, scheduler_id
+        for live in list(self._requests.values()):
+            if live.is_suspect and is_another:
+                self._count_loss(live)
+            live.is_suspect = False
+
+    def lose_session(self, cause: LossCause, now: float, waiting_since: float) -> None:
         """All that is live has to be sent once more, but what was to end does so now."""
         self._appends.clear()
         for live in list(self._requests.values()):
             if not live.is_sent:
                 continue
-            live.is_sent = live.is_running = False
-            live.waiting_since = now
+            live.is_suspect = cause is not LossCause.FAREWELL and self._may_be_why(live)
+            live.is_sent = live.is_accepted = live.has_started = False
+            live.waiting_since = waiting_since
             if live.end:
                 self._fail(live, *live.end)
-            elif self._may_go_on(live):
+            elif not (live.is_suspect and cause is LossCause.CONTENT and self._count_loss(live)):
                 self._settle(live, now)
-            else:
-                lost = f"{live.num_losses} schedulers in a row were lost with it, and it made no progress, limit {self._max_losses}"
-                self._fail(live, Failure.ABORTED, lost)
         self._unsent = OrderedDict(self._requests)
 
     def fail_overdue(self, now: float, grace_seconds: float, reason: str) -> None:
@@ -179,11 +189,22 @@ class LiveRequests:
             if now - live.waiting_since >= grace_seconds:
                 self._fail(live, Failure.UNAVAILABLE, f"no scheduler within {grace_seconds:g} s: {reason}")
 
-    def _may_go_on(self, live: LiveRequest) -> bool:
-        """Whether another scheduler is to be risked for a request: it may be what kills them."""
-        has_moved = live.is_held or live.progress != live.measure()
-        live.num_losses = 0 if has_moved else live.num_losses + 1
-        return live.num_losses < self._max_losses
+    def _may_be_why(self, live: LiveRequest) -> bool:
+        """Whether a session may have been lost by a request: it ran, or was being taken in, and made no progress. Waiting harms nobody."""
+        if live.is_held or live.progress != live.measure():
+            live.num_losses = 0
+            return False
+        return live.has_started or not live.is_accepted
+
+    def _count_loss(self, live: LiveRequest) -> bool:
+        """Count a loss by a suspect; returns whether that was the last one, which ends it: no other scheduler is to be risked for it."""
+        live.num_losses += 1
+        live.is_suspect = False
+        if live.num_losses < self._max_losses:
+            return False
+        lost = f"{live.num_losses} schedulers in a row were lost with it, and it made no progress, limit {self._max_losses}"
+        self._fail(live, Failure.ABORTED, lost)
+        return True
 
     def _settle(self, live: LiveRequest, now: float) -> None:
         """End those choices that have ended without a word, or were to; the others go on in the next session."""
@@ -204,6 +225,8 @@ class LiveRequests:
         accepted = [request_id for request_id in outputs.accepted if self._accept(self._requests[request_id])]
         prompt_logprobs = [prompt for prompt in outputs.prompt_logprobs if self._note_prompt_logprobs(prompt.request_id)]
         numerics = [(number, numerics_id) for number, numerics_id in outputs.numerics if self._note_numerics(number, numerics_id, now)]
+        for request_id in outputs.started:
+            self._requests[request_id].has_started = True
         for append, token_id in zip(appends, outputs.token_ids, strict=True):
             append(token_id)
         finished = [self._forget_choice(self._choices[one.number]).adjusted(one) for one in outputs.finished]
@@ -214,6 +237,9 @@ class LiveRequests:
     def _check(self, outputs: Outputs) -> list[Callable[[int], None]]:
         """Require everything that a pass names to be live, and each end to be the first; returns what takes each of its tokens."""
         accepted = {request_id: self._sent("accepted", request_id) for request_id in outputs.accepted}
+        for request_id in outputs.started:
+            if not (self._sent("started", request_id).is_accepted or request_id in accepted):
+                raise FrameError(f"started: {request_id!r} was not accepted")
         failed = {one.request_id: self._sent("failed.request_id", one.request_id) for one in outputs.failed}
         finished = {one.number for one in outputs.finished}
         if (len(accepted), len(failed), len(finished)) != (len(outputs.accepted), len(outputs.failed), len(outputs.finished)):
@@ -237,13 +263,13 @@ class LiveRequests:
     def _running(self, number: int, accepted: Container[str]) -> LiveChoice:
         """A choice of a request that was accepted before, or is so in this pass."""
         choice = self._choices.get(number)
-        if choice is None or not (choice.owner.is_running or choice.owner.request.request_id in accepted):
+        if choice is None or not (choice.owner.is_accepted or choice.owner.request.request_id in accepted):
             raise FrameError(f"number: choice {number} is not live")
         return choice
 
     def _accept(self, live: LiveRequest) -> bool:
         """Note that a request was accepted; returns whether that is new. One without choices has ended with it."""
-        is_new, live.was_accepted, live.is_running = not live.was_accepted, True, True
+        is_new, live.was_accepted, live.is_accepted = not live.was_accepted, True, True
         self._appends.update((number, choice.token_ids.append) for number, choice in live.choices.items())
         if not live.choices:
             self._forget(live)

@@ -1,11 +1,13 @@
-"""Options of a front end's link to the scheduler."""
+"""Options of a front end's link to the scheduler, and what the link needs of the process around it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 
 from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS
+from control_plane.engine.ports import Outputs
 from pypto_serving.wire.contract import MAX_VOCAB_SIZE
 
 
@@ -40,3 +42,17 @@ class FrontEndNumbers:
     num_calls: int = 0
     num_held_back: int = 0
     num_unwritten_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndSide:
+    """The process around the link. All of it is called on the link's event loop."""
+
+    deliver: Callable[[Outputs], None]  # to the calls: what the engine brings
+    drained: Callable[[], None]  # the operator drains all
+    numbers: Callable[[], FrontEndNumbers]  # which the scheduler is told with every sign of life
+    metrics: Callable[[], bytes] | None = None  # Prometheus' text, which it is told now and then
+
+    def deliver_soon(self, outputs: Outputs) -> None:
+        """Deliver in a turn of its own: what calls do with their output is no concern of the session."""
+        asyncio.get_running_loop().call_soon(self.deliver, outputs)

@@ -38,6 +38,7 @@ def read_outputs(message: pb.Outputs, vocab_size: int, prompt_of: Callable[[str]
         logprobs=_logprobs(message, token_ids, vocab_size) if message.logprob_places or message.logprobs else [],
         finished=[_finished(finished, vocab_size) for finished in message.finished],
         failed=[_failed(failed) for failed in message.failed],
+        started=list(message.started),
     )
 
 

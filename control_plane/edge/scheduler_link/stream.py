@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import enum
 
 import grpc
 import grpc.aio
@@ -25,11 +26,27 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+#: By which a scheduler says that it could not bear what was sent, or that it has something which cannot be told.
+_CONTENT_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+#: What gRPC says itself when a write fails on a stream that has ended, before it knows how.
+_WRITE_FAILED = "Internal error from Core"
+
+
+class LossCause(enum.Enum):
+    """What the loss of a session means for the requests that ran in it."""
+
+    BROKEN = enum.auto()  # the stream; whether the scheduler has died shows in the next session
+    FAREWELL = enum.auto()  # the scheduler goes in good order
+    CONTENT = enum.auto()  # one side could not bear what the other sent
+
+
 class SessionLost(Exception):
     """A session did not come about, or ended; the message says why. `may_be_back`: the scheduler, or one that was started in its place."""
 
-    def __init__(self, reason: str, may_be_back: bool = False) -> None:
+    def __init__(self, reason: str, cause: LossCause = LossCause.BROKEN, may_be_back: bool = False) -> None:
         super().__init__(reason)
+        self.cause = cause
         self.may_be_back = may_be_back
 
 
@@ -55,8 +72,7 @@ class SessionStream:
         try:
             frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
-            raise SessionLost(reason, may_be_back=True) from None
+            raise _loss(error) from None
         if frame is None:  # gRPC could not parse it
             raise FrameError("not a frame of the protocol")
         if not isinstance(frame, pb.ConnectResponse):
@@ -73,10 +89,23 @@ class SessionStream:
         check_name("welcome.scheduler_id", frame.welcome.scheduler_id)
         return frame.welcome
 
+    async def end_writing(self) -> None:
+        """Say that nothing comes any more."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._call.done_writing()
+
     async def close(self) -> None:
         """End the stream and the connection."""
         self._call.cancel()
         await self.channel.close(grace=None)
+
+
+def _loss(error: grpc.aio.AioRpcError) -> SessionLost:
+    code, details = error.code(), error.details()
+    if code is grpc.StatusCode.INTERNAL and details == _WRITE_FAILED:
+        return SessionLost("the stream has ended, while this process wrote or stood still", may_be_back=True)
+    cause = LossCause.CONTENT if code in _CONTENT_CODES else LossCause.BROKEN
+    return SessionLost(f"{code.name}: {details}" if details else code.name, cause, may_be_back=True)
 
 
 async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[SessionStream, pb.Welcome]:

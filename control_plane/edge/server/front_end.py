@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from control_plane.edge.access.access import Access
+from control_plane.edge.active_clock import ActiveClock
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import FrontEndConfig
 from control_plane.edge.metrics.collector import FrontEndCollector
@@ -63,7 +64,8 @@ class FrontEndAssembly:
         self.live: RequestStreams
         self.pulse = Pulse()
         self.access = Access(config.access)
-        self.context_limit = ContextLimit(config.worker_grace_seconds, config.engine.max_queued_requests)
+        self.clock = ActiveClock()
+        self.context_limit = ContextLimit(config.worker_grace_seconds, config.engine.max_queued_requests, self.clock)
         model = self._read_model() if config.shares_port else None
         self._server = ClientServer(
             config.address.host, config.address.port, self._requests.observe_call, self.access.for_clients(), config.shares_port
@@ -117,7 +119,7 @@ class FrontEndAssembly:
         )
         service = InferenceService(self.model, encoder, load, admission, self.live, description)
         await self._server.start(service, self.context_limit, engine, self._lag)
-        for task in (admission.prepare(), self.pulse.beat()):
+        for task in (admission.prepare(), self.pulse.beat(), self.clock.run()):
             cleanup.callback(asyncio.create_task(task).cancel)
 
     async def serve_admin(self, service: admin_pb2_grpc.AdminServiceServicer) -> int:

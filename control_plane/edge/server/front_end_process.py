@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -16,10 +17,11 @@ from control_plane.edge.config import FrontEndConfig, front_end_exposures
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import RenderedMetrics
 from control_plane.edge.scheduler_link.link import SchedulerLink
-from control_plane.edge.scheduler_link.options import FrontEndNumbers, SchedulerLinkOptions
+from control_plane.edge.scheduler_link.options import FrontEndNumbers, FrontEndSide, SchedulerLinkOptions
 from control_plane.edge.server.front_end import FrontEndAssembly
 from control_plane.edge.server.parent import attend_parent, tell_serving
 from control_plane.edge.service.admin_proxy import AdminProxy
+from control_plane.edge.service.admission.context_limit import Absence
 from control_plane.engine.ports import Outputs
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
@@ -58,6 +60,7 @@ class FrontEndProcess:
             to_scheduler = PeerAccess("link_tls", config.link.tls if config.link else None)
             front_end = self._front_end = FrontEndAssembly(config, cleanup)
             link = self._link(to_scheduler)
+            front_end.context_limit.absence = lambda: self._absence(link)
             front_end.attach(link)
             self._register_metrics(to_scheduler)
             ports = {"address": front_end.port}
@@ -100,7 +103,16 @@ class FrontEndProcess:
         def deliver(outputs: Outputs) -> None:
             self._front_end.live.deliver(outputs)
 
-        return SchedulerLink(options, deliver, self._stop.drain.set, self._numbers, None if config.metrics else self._rendered.latest)
+        side = FrontEndSide(deliver, self._stop.drain.set, self._numbers, None if config.metrics else self._rendered.latest)
+        return SchedulerLink(options, side, active_clock=self._front_end.clock)
+
+    def _absence(self, link: SchedulerLink) -> Absence:
+        """Without a scheduler nobody knows of workers."""
+        no_worker, config = self._front_end.context_limit.no_worker, self._config.link
+        assert config is not None
+        if not link.trouble:
+            return replace(no_worker, since=link.since)
+        return Absence(f"no scheduler within {config.grace_seconds:g} s: {link.trouble}", config.grace_seconds, link.since)
 
     def _numbers(self) -> FrontEndNumbers:
         counts = self._front_end.counts()

@@ -95,6 +95,11 @@ class SessionEngine:
         for front_end, request_id in accepted:
             front_end.publish(Outputs(accepted=[request_id]))
 
+    def start(self, *request_ids: str) -> None:
+        """Tell front ends that requests run."""
+        for request_id in request_ids:
+            self.live[request_id].publish(Outputs(started=[request_id]))
+
     def finish(self, front_end: FrontEnd, number: int) -> None:
         self.calls.append(("finish", number))
         if (id(front_end), number) in self._choices:
@@ -151,6 +156,8 @@ class SessionEngine:
         request, sampling = choice.request, next(spec.sampling for spec in choice.request.choices if spec.number == number)
         if not choice.has_begun:
             outputs.numerics.append((number, NUMERICS_ID))
+            if request.request_id not in outputs.started:
+                outputs.started.append(request.request_id)
             if sampling.prompt_logprobs is not None and number == request.choices[0].number:
                 outputs.prompt_logprobs.append(prompt_logprobs_of(request, sampling.prompt_logprobs))
         choice.has_begun = True

@@ -49,3 +49,17 @@ async def start_front_end(cleanup: AsyncExitStack) -> StartFrontEnd:
         return front_end
 
     return start
+
+
+@pytest.fixture
+async def scheduler(make_scheduler: MakeScheduler) -> ServedScheduler:
+    """One that serves."""
+    scheduler = make_scheduler()
+    await scheduler.start()
+    return scheduler
+
+
+@pytest.fixture
+async def front_end(start_front_end: StartFrontEnd, scheduler: ServedScheduler) -> LinkedFrontEnd:
+    """One that dials it."""
+    return start_front_end(scheduler)

@@ -10,6 +10,7 @@ from control_plane.core.step import ids
 from control_plane.edge.frontend_link.commands import SessionLimits, read_submissions
 from control_plane.edge.scheduler_link.commands import submission
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
+from control_plane.edge.scheduler_link.stream import LossCause
 from control_plane.engine.ports import ChoiceSpec, Failure, FinishReason, GenerationRequest, Outputs, RequestFailed, SequenceFinished
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError
@@ -19,12 +20,16 @@ def test_a_prompt_without_generated_tokens_is_submitted_again():
     requests = LiveRequests(max_losses=8)
     requests.add(make_request(max_tokens=0, arrival_time=100.0, sampling=SamplingParams(prompt_logprobs=1)), now=100.0)
     requests.pop_unsent()
-    requests.lose_session(now=101.0)
+    _lose(requests, 101.0)
     again = requests.pop_unsent()
     assert again and not requests.pop_ended().finished
     commands = pb.Commands(commands=[submission(again, now=102.0)])
     (read,) = read_submissions(commands, SessionLimits(100, (), ()), now=202.0)
     assert (read.max_tokens, read.arrival_time, read.choices[0].sampling.prompt_logprobs) == (0, 200.0, 1)
+
+
+def _lose(requests: LiveRequests, now: float) -> None:
+    requests.lose_session(LossCause.BROKEN, now, waiting_since=now)
 
 
 def _running(num_choices: int = 1, **fields: Any) -> tuple[LiveRequests, GenerationRequest]:
@@ -62,6 +67,8 @@ _FAILED = RequestFailed("running", Failure.INTERNAL, "")
         lambda number: Outputs(failed=[_FAILED] * 2, **_tokens(number)),
         lambda number: Outputs(failed=[RequestFailed("unsent", Failure.INTERNAL, "")], **_tokens(number)),
         lambda number: Outputs(finished=[_finished(number)], failed=[_FAILED]),
+        lambda number: Outputs(started=["unsent"]),
+        lambda number: Outputs(started=["ghost"], **_tokens(number)),
     ],
 )
 def test_what_is_not_live_is_refused_without_any_effect(outputs):
@@ -69,7 +76,7 @@ def test_what_is_not_live_is_refused_without_any_effect(outputs):
     number = request.choices[0].number
     with pytest.raises(FrameError):
         requests.take_in(outputs(number), now=101.0)
-    requests.lose_session(now=101.0)
+    _lose(requests, 101.0)
     again = requests.pop_unsent()
     assert again and list(again.choices[number].token_ids) == []
 
@@ -93,7 +100,7 @@ def test_a_request_without_choices_is_over_when_it_is_accepted():
 def test_tokens_need_an_acceptance_in_every_session():
     requests, request = _running()
     number = request.choices[0].number
-    requests.lose_session(now=101.0)
+    _lose(requests, 101.0)
     requests.pop_unsent()
     with pytest.raises(FrameError, match=rf"choice {number} is not live"):
         requests.take_in(Outputs(**_tokens(number)), now=102.0)
@@ -103,7 +110,7 @@ def test_tokens_need_an_acceptance_in_every_session():
 def test_an_end_token_that_came_without_a_word_ends_the_choice():
     requests, request = _running(end_token_ids=frozenset([7]), max_tokens=9)
     requests.take_in(Outputs(**_tokens(request.choices[0].number)), now=101.0)
-    requests.lose_session(now=103.0)
+    _lose(requests, 103.0)
     [finished] = requests.pop_ended().finished
     assert (finished.reason, finished.end_token_id, finished.num_generated_tokens) == (FinishReason.STOP, 7, 1)
 
@@ -111,14 +118,14 @@ def test_an_end_token_that_came_without_a_word_ends_the_choice():
 def test_an_end_token_before_min_tokens_ends_nothing():
     requests, request = _running(end_token_ids=frozenset([7]), min_tokens=1, max_tokens=9)
     requests.take_in(Outputs(**_tokens(request.choices[0].number)), now=101.0)
-    requests.lose_session(now=103.0)
+    _lose(requests, 103.0)
     assert not requests.pop_ended().finished and len(requests) == 2
 
 
 def test_the_last_token_that_came_without_a_word_ends_the_choice():
     requests, request = _running(max_tokens=2)
     requests.take_in(Outputs(**_tokens(*[request.choices[0].number] * 2)), now=101.0)
-    requests.lose_session(now=103.0)
+    _lose(requests, 103.0)
     assert requests.pop_ended().finished[0].reason is FinishReason.LENGTH
 
 
@@ -126,7 +133,7 @@ def test_times_and_readmissions_are_those_of_the_whole_request():
     requests, request = _running(max_tokens=9, arrival_time=100.0)
     number = request.choices[0].number
     requests.take_in(Outputs(numerics=[(number, "n")], **_tokens(number)), now=100.125)
-    requests.lose_session(now=103.0)
+    _lose(requests, 103.0)
     requests.pop_unsent()
     brought = requests.take_in(Outputs(accepted=["running"], finished=[_finished(number)]), now=104.0)
     [finished] = brought.finished
@@ -141,8 +148,9 @@ def test_times_and_readmissions_are_those_of_the_whole_request():
 def test_a_held_request_may_lose_any_number_of_schedulers():
     requests, _ = _running()
     requests.hold("running", True)
-    for _ in range(20):
-        requests.lose_session(now=101.0)
+    for number in range(20):
+        _lose(requests, 101.0)
+        requests.begin_session(f"scheduler {number}")
         while requests.pop_unsent():
             pass
     assert "running" in requests and "unsent" not in requests
@@ -151,8 +159,9 @@ def test_a_held_request_may_lose_any_number_of_schedulers():
 def test_what_was_never_sent_is_not_blamed_for_losses():
     requests = LiveRequests(max_losses=2)
     requests.add(make_request("r"), now=100.0)
-    for _ in range(9):
-        requests.lose_session(now=101.0)
+    for number in range(9):
+        requests.begin_session(f"scheduler {number}")
+        _lose(requests, 101.0)
     requests.fail_overdue(now=129.0, grace_seconds=30.0, reason="")
     assert "r" in requests
     requests.fail_overdue(now=130.0, grace_seconds=30.0, reason="nobody there")

@@ -1,0 +1,63 @@
+"""What both sides of a session tell each other beside requests."""
+
+from fakes.control_plane.front_end_calls import make_request
+from harness.waiting import until
+
+from control_plane.core.pages.page_pool import PageCounts
+from control_plane.edge.scheduler_link.options import FrontEndNumbers
+from control_plane.engine.ports import Failure
+from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def test_the_snapshot_is_that_of_the_scheduler(front_end, scheduler):
+    worker = WorkerSnapshot("host:1", "i", 2, "n", 3, 4, 5, 6, PageCounts(1, 2, 3, 4))
+    scheduler.engine.snapshot = EngineSnapshot((worker,), 1, 2, 3, 4, 5, 6, 7, 8.5, True)
+    await until(lambda: front_end.link.snapshot == scheduler.engine.snapshot)
+    await scheduler.kill()
+    await until(lambda: not front_end.link.snapshot.healthy)
+    assert front_end.link.snapshot.workers == () and front_end.link.snapshot.max_model_len == 7
+
+
+async def test_the_scheduler_is_told_numbers_and_metrics(front_end, scheduler):
+    front_end.numbers = FrontEndNumbers(1, 2, 3)
+    await until(lambda: scheduler.service.front_ends and scheduler.service.front_ends[0].num_calls)
+    view = scheduler.service.front_ends[0]
+    assert (view.num_calls, view.num_held_back, view.num_unwritten_bytes, view.metrics) == (1, 2, 3, b"series 1\n")
+
+
+async def test_a_new_scheduler_is_told_metrics_at_once(start_front_end, scheduler):
+    start_front_end(scheduler, metrics_seconds=3600.0)
+    for _ in range(2):
+        await until(lambda: scheduler.service.front_ends and scheduler.service.front_ends[0].metrics)
+        await scheduler.kill()
+        await scheduler.start()
+
+
+async def test_a_drain_of_the_operator_is_told(front_end, scheduler):
+    await until(lambda: scheduler.service.front_ends)
+    scheduler.service.drain()
+    await until(lambda: front_end.num_drains)
+
+
+async def test_a_front_end_that_drains_does_so_at_the_next_scheduler_too(front_end, scheduler):
+    running = front_end.submit(make_request("a", max_tokens=6))
+    await scheduler.step(running, 2)
+    front_end.link.drain()
+    await scheduler.kill()
+    late = front_end.submit(make_request("b"))
+    await scheduler.start()
+    await until(lambda: late.has_ended)
+    assert late.failed.failure is Failure.UNAVAILABLE
+    await scheduler.step_to_end(running)
+    assert running.finished
+
+
+async def test_a_front_end_that_ends_in_good_order_says_so(front_end, scheduler, caplog):
+    caplog.set_level("INFO")
+    await until(lambda: not front_end.link.trouble)
+    await front_end.close()
+    await until(lambda: not scheduler.service.front_ends)
+    assert [record.reason for record in caplog.records if record.message == "front end gone"] == ["closed by the front end"]
+    assert not any(record.message == "no session with the scheduler" for record in caplog.records)
