@@ -34,6 +34,7 @@ NOT_ELSEWHERE := not kernels and not isa and not packaging
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
 .PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve-control serve-worker serve-http check check-kernels wheel docs clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve serve-control serve-worker serve-http check check-kernels wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -142,8 +143,11 @@ wheel: $(INSTALLED) ## Build sdist and wheel into dist/, with CPU kernels for th
 docs: $(GENERATED) ## Write the reference in docs/reference, from protos and flags
 	$(PY) scripts/generate_reference.py
 
-demo: $(READY) ## Stream a real model's answer from one control plane and one worker
+demo: $(READY) ## Stream a real model's answer, and show that it does not depend on circumstances; some minutes
 	@$(FIND_MODEL) && $(PY) scripts/demo.py --model "$$model" --device $(DEVICE)
+
+serve: $(READY) ## Serve on this machine: control plane, worker and OpenAI's API in one command (MODEL= DEVICE= PORT= ARGS=)
+	@$(FIND_MODEL) && exec $(PY) -m clients serve --model "$$model" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKERS= ARGS=)
 	@$(FIND_MODEL) && exec $(PY) -m control_plane --model "$$model" $(if $(PORT),--port $(PORT)) $(foreach worker,$(WORKERS),--worker $(worker)) $(ARGS)

@@ -79,7 +79,7 @@ class AsyncClient:
     async def answer(self, request: Request) -> Completion:
         """As `generate`, for a request that is built already."""
         state = StreamState(request)
-        async for _ in self._events(state, request.timeout):
+        async for _ in self.follow(state, request.timeout):
             pass
         return state.completion()
 
@@ -102,9 +102,10 @@ class AsyncClient:
 
     def send(self, request: Request) -> AsyncGenerator[Event, None]:
         """As `stream`, for a request that is built already."""
-        return self._events(StreamState(request), request.timeout)
+        return self.follow(StreamState(request), request.timeout)
 
-    async def _events(self, state: StreamState, timeout: float | None) -> AsyncGenerator[Event, None]:
+    async def follow(self, state: StreamState, timeout: float | None) -> AsyncGenerator[Event, None]:
+        """As `send`, for a request of which `state` may have received a part already: that is resumed."""
         attempts = Attempts(self._targets, self._limits, timeout)
         while not state.is_complete:
             call = self._stub(attempts.target).GenerateStream(

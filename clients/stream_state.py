@@ -50,6 +50,11 @@ class StreamState:
         """Tokens received, over all choices; None before Started."""
         return sum(len(received.token_ids) for received in self._received.values()) if self.is_started else None
 
+    @property
+    def numerics_id(self) -> str:
+        """Of the worker that the first choice's tokens are from."""
+        return self._received[0].numerics_id
+
     def next_request(self) -> pb.GenerateStreamRequest:
         """The request itself, or once it has started, the request for what is still missing."""
         if self._started is None:

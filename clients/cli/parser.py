@@ -8,14 +8,17 @@ from clients.cli.chat import Chat
 from clients.cli.command import EXPLANATION, Command
 from clients.cli.connection_flags import add_connection_arguments
 from clients.cli.generate import Generate
+from clients.cli.serve import Serve
 from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
+from clients.cli.verify import Verify
 from pypto_serving.process.version import add_version_option, program_name
 
 #: Every command, by what it is for.
 COMMANDS: dict[str, tuple[Command, ...]] = {
+    "serve": (Serve(),),
     "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
     "look after a service": (Health(), Server(), Abort()),
-    "measure": (Bench(),),
+    "measure": (Bench(), Verify()),
 }
 
 

@@ -18,13 +18,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_process_that_ends_early_is_shown_with_its_last_lines() -> None:
-    with demo.running(["broken"]) as process:
+    with demo.running(["broken"], "broken") as process:
         process.wait(30)
         assert demo.ended_among({"broken": process}) == "broken ended with exit code 1:\nworker: no such model"
 
 
 def test_process_that_does_not_stop_is_killed(tmp_path: Path) -> None:
-    with demo.running(["stubborn"], stop_seconds=0.1) as process:
+    with demo.running(["stubborn"], "stubborn", stop_seconds=0.1) as process:
         while "up" not in (tmp_path / "stubborn.log").read_text():
             assert demo.ended_among({"stubborn": process}) == ""
     assert process.returncode == -9

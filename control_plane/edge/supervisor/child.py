@@ -9,12 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Pauses before the first, second, ... start after lives that ended soon.
-_PAUSES_SECONDS = (0.0, 0.2, 1.0, 5.0)
-#: A life of at least this length, from where it served on, was no short one.
-_STEADY_SECONDS = 2.0
-#: So many starts in a row that came to nothing are enough.
-_MAX_FAILED_STARTS = 5
+from pypto_serving.process.lives import Lives
+
 _READ_BYTES = 65536
 
 
@@ -30,13 +26,10 @@ class Child:
         self.name = name
         self.served: dict[str, Any] = {}  # what it said when it first served; empty until then
         self.exit_code: int | None = None  # of its last life
-        self.num_failed_starts = 0  # in a row
         self._command = list(command)
         self._again = list(again)
-        self._clock = clock
+        self._lives = Lives(clock)
         self._process: subprocess.Popen[bytes] | None = None
-        self._num_short_lives = 0
-        self._serving_since: float | None = None  # in this life
         self._line = b""
         self.silent_seconds = 0.0  # since it last said something
         self.due: float | None = None  # when it is to be started
@@ -49,12 +42,12 @@ class Child:
     @property
     def is_serving(self) -> bool:
         """Whether it has said in this life that it serves."""
-        return self._serving_since is not None
+        return self._lives.is_serving
 
     @property
     def never_starts(self) -> bool:
         """Whether there is no use in trying again."""
-        return self.exit_code is not None and (not self.served or self.num_failed_starts >= _MAX_FAILED_STARTS)
+        return self._lives.never_starts
 
     @property
     def output(self) -> int:
@@ -81,9 +74,8 @@ class Child:
         said = [said for line in lines if (said := _said(line))]
         for each in said:
             if "serving" in each:
-                self._serving_since = self._clock()
+                self._lives.serves()
                 self.served = self.served or each["serving"]
-                self.num_failed_starts = 0
         return said
 
     def reap(self) -> bool:
@@ -92,11 +84,7 @@ class Child:
             return False
         self._close()
         self.exit_code = code
-        lasted = self._clock() - self._serving_since if self._serving_since is not None else 0.0
-        self._num_short_lives = 0 if lasted >= _STEADY_SECONDS else self._num_short_lives + 1
-        self.num_failed_starts += not self.is_serving
-        self.due = self._clock() + _PAUSES_SECONDS[min(max(self._num_short_lives - 1, 0), len(_PAUSES_SECONDS) - 1)]
-        self._serving_since = None
+        self.due = self._lives.end()
         return True
 
     def send(self, number: signal.Signals) -> None:

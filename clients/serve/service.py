@@ -1,0 +1,103 @@
+"""The processes of the service together: they begin, are begun again, and end."""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from clients.serve.child import Child
+from clients.serve.plan import Plan, Program
+
+_log = logging.getLogger(__name__)
+
+_KILL_SECONDS = 10.0  # for an end that was asked for twice
+
+
+class Service:
+    """Belongs to one event loop, whose signals it takes over."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._began = time.monotonic()
+        self._is_ready = False
+        self._exit_code = 0
+        self._ending, self._urgent = asyncio.Event(), asyncio.Event()
+        self._front = [self._child(program) for program in plan.front]
+        self._workers = [self._child(program) for program in plan.workers]
+
+    def _child(self, program: Program) -> Child:
+        return Child(*program, self._child_serves)
+
+    @property
+    def _children(self) -> list[Child]:
+        return [*self._front, *self._workers]
+
+    async def run(self) -> int:
+        """Run until a signal, or until something cannot be started; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop)
+        workers = [asyncio.create_task(self._keep(child)) for child in self._workers]
+        front = [asyncio.create_task(self._keep(child)) for child in self._front]
+        killing = asyncio.create_task(self._kill_when_urgent())
+        await self._ending.wait()
+        self._send(signal.SIGTERM, self._front)
+        await asyncio.gather(*front)
+        self._send(signal.SIGTERM, self._workers)  # not before: what runs on them has to end
+        await asyncio.gather(*workers)
+        killing.cancel()
+        return self._exit_code
+
+    def _stop(self) -> None:
+        """Drain; the second time, end at once."""
+        if self._ending.is_set():
+            self._urgent.set()
+        else:
+            _log.info("draining; another signal ends it at once")
+        self._ending.set()
+
+    async def _kill_when_urgent(self) -> None:
+        await self._urgent.wait()
+        self._send(signal.SIGTERM, self._children)  # to those that drain the second one
+        await asyncio.sleep(0.1)
+        self._send(signal.SIGTERM, self._workers)
+        await asyncio.sleep(_KILL_SECONDS)
+        self._send(signal.SIGKILL, self._children)
+
+    async def _keep(self, child: Child) -> None:
+        while not self._ending.is_set():
+            code = await child.live()
+            due = child.lives.end()
+            if self._ending.is_set():
+                return
+            if child.lives.never_starts:
+                self._give_up(child, code)
+                return
+            _log.error("a process has ended and is started again", extra={"program": child.name, "exit_code": code})
+            await self._sleep_until(due)
+
+    async def _sleep_until(self, due: float) -> None:
+        try:
+            await asyncio.wait_for(self._ending.wait(), max(0.0, due - time.monotonic()))
+        except TimeoutError:
+            return
+
+    def _give_up(self, child: Child, code: int) -> None:
+        """End everything, as `child` cannot be started."""
+        self._exit_code = code if code > 0 else 1
+        why = f": {child.last_line}" if child.last_line else ""
+        print(f"serve: {child.name} cannot start (exit code {code}){why}", file=sys.stderr)
+        self._ending.set()
+        self._urgent.set()
+
+    def _child_serves(self) -> None:
+        if self._is_ready or not all(child.lives.is_serving for child in self._children):
+            return
+        self._is_ready = True
+        print(f"{self._plan.ready_line} (after {time.monotonic() - self._began:.1f} s; Ctrl-C ends it)", flush=True)
+
+    def _send(self, number: signal.Signals, children: Sequence[Child]) -> None:
+        for child in children:
+            child.send(number)
