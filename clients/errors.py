@@ -1,24 +1,14 @@
 """The exceptions that clients raise."""
 
-import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import grpc
 
+from pypto_serving.process.connection_problems import connection_problem
+
 #: Comes with the status of a request that was ended on purpose: aborted, or taken over by a resume.
 _CANCELLED_BY = "cancelled-by"
-
-#: Plain words for why no connection came about, where gRPC's own are cryptic.
-_PROBLEMS = (
-    (r"WRONG_VERSION_NUMBER", "it speaks plain text: leave TLS off"),
-    (r"certificate has expired", "its certificate has expired"),
-    (r"certificate is not yet valid", "its certificate is not valid yet"),
-    (r"CERTIFICATE_VERIFY_FAILED", "its certificate comes from no authority that is trusted here: name the one that it comes from"),
-    (r"Hostname Verification Check failed", "its certificate is for another host"),
-    # A server that wants TLS, or a certificate, just hangs up.
-    (r"failed to connect.*(Socket closed|reset by peer)", "it hangs up: it may ask for TLS, or for a client's certificate"),
-)
 
 
 class ServingError(Exception):
@@ -74,8 +64,3 @@ def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
     message = f"the server cannot be talked to: {problem} ({details})" if problem else details
     retry_after_ms = str(metadata.get("retry-after-ms", ""))
     return ServingError(code, message, request_id, int(retry_after_ms) / 1000 if retry_after_ms.isdecimal() else None)
-
-
-def connection_problem(details: str) -> str | None:
-    """What is wrong with the server, or with how it was called; None where the details speak for themselves."""
-    return next((problem for pattern, problem in _PROBLEMS if re.search(pattern, details)), None)

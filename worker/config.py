@@ -14,6 +14,7 @@ from pypto_serving.process.options import add_log_options, add_server_tls_option
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
+from pypto_serving.wire.model_directory import check_directory
 from worker.host import num_host_cores
 from worker.step_time import MAX_STEP_MS, StepTable, read_step_table
 
@@ -89,8 +90,10 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     values |= {"step_ms": parsed.step_ms or 0.0, "token_us": parsed.token_us or 0.0}
     values["metrics_host"] = parsed.metrics_host or parsed.host
     config = WorkerConfig(**values, tls=tls)
-    if not config.model.is_dir():
-        raise StartUpError(f"--model {config.model}: no such directory")
+    try:
+        check_directory(config.model)
+    except ValueError as error:
+        raise StartUpError(f"--model {error}") from None
     if config.announce and not config.advertise and config.host in _WILDCARD_HOSTS:
         raise StartUpError(f"--advertise is needed with --announce: --host {config.host} is no address that a control plane can dial")
     return config

@@ -67,7 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
-    from clients.errors import ServerUnreachable, connection_problem
+    from clients.errors import ServerUnreachable
+    from pypto_serving.process.connection_problems import connection_problem
 
     if not isinstance(error, ServerUnreachable):
         request = f" (request {error.request_id})" if error.request_id else ""

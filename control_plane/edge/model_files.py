@@ -8,6 +8,7 @@ from typing import Any
 
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model
+from pypto_serving.wire.model_directory import check_directory, check_no_pointer
 
 Json = dict[str, Any]
 
@@ -37,11 +38,15 @@ def name_of(directory: Path) -> str:
 def read_text(path: Path) -> str:
     """UTF-8 text, without the byte order mark that some editors write; raises StartUpError."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
+        check_no_pointer(path, text[:64].encode())
+        return text
     except OSError as error:
         raise StartUpError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise StartUpError(f"{path}: not UTF-8 text") from None
+    except ValueError as error:
+        raise StartUpError(str(error)) from None
 
 
 def read_json(path: Path, required: bool = True) -> Json:
@@ -61,8 +66,10 @@ def read_json(path: Path, required: bool = True) -> Json:
 
 def read_config_json(directory: Path) -> Json:
     """config.json of a model directory; raises StartUpError."""
-    if not directory.is_dir():
-        raise StartUpError(f"--model {directory}: {'not a directory' if directory.exists() else 'no such directory'}")
+    try:
+        check_directory(directory)
+    except ValueError as error:
+        raise StartUpError(f"--model {error}") from None
     return read_json(directory / "config.json")
 
 

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pypto_serving.process import argument_types as types
+from pypto_serving.process.connection_problems import explained
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             request = health_pb2.HealthCheckRequest(service=values.service)
             status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=values.seconds).status
         except grpc.RpcError as error:
-            print(f"{values.address}: {error.code().name}: {error.details()}", file=sys.stderr)
+            print(f"{values.address}: {explained(error.code().name, error.details(), '--tls-ca, --tls-cert, --tls-key')}", file=sys.stderr)
             return 1
     if status == health_pb2.HealthCheckResponse.SERVING:
         return 0

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from pypto_serving.wire.model_directory import check_no_pointer, describe_missing_weights
+
 _BLOCK_BYTES = 64
 _BLOCKS_PER_TENSOR = 4
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -24,10 +26,12 @@ def fingerprint_model(directory: Path) -> str:
     """
     digest = hashlib.sha256((directory / "config.json").read_bytes())
     for path in weight_files(directory):
-        digest.update(path.stat().st_size.to_bytes(8, "little"))
+        num_bytes = path.stat().st_size
+        digest.update(num_bytes.to_bytes(8, "little"))
         with path.open("rb") as file:
+            check_no_pointer(path, file.peek(64))
             try:
-                for part in _parts(file):
+                for part in _parts(file, num_bytes):
                     digest.update(part)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 raise ValueError(f"{path}: not a safetensors file: {error}") from None
@@ -38,7 +42,7 @@ def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that belong to the model in `directory`; raises as `fingerprint_model`."""
     index, whole = directory / "model.safetensors.index.json", directory / "model.safetensors"
     if not index.exists() and not whole.exists():
-        raise ValueError(f"{directory}: no *.safetensors files of a model: neither {whole.name} nor {index.name} is there")
+        raise ValueError(describe_missing_weights(directory))
     if not index.exists():
         return [whole]
     try:
@@ -47,7 +51,7 @@ def weight_files(directory: Path) -> list[Path]:
         raise ValueError(f"{index}: not an index of safetensors files: {error}") from None
 
 
-def _parts(file: BinaryIO) -> Iterator[bytes]:
+def _parts(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
     """The header, then blocks of every tensor. Layout of a file: size of the header (uint64), header (JSON), data."""
     header_bytes = int.from_bytes(file.read(8), "little")
     if header_bytes > _MAX_HEADER_BYTES:
@@ -57,6 +61,8 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
     for name, tensor in sorted(json.loads(header).items()):
         if name != "__metadata__":
             begin, end = (8 + header_bytes + offset for offset in tensor["data_offsets"])
+            if end > num_bytes:
+                raise ValueError(f"truncated: it has {num_bytes} bytes, tensor {name} ends at {end}")
             for block in range(_BLOCKS_PER_TENSOR):
                 file.seek(begin + (end - begin) * block // _BLOCKS_PER_TENSOR)
                 yield file.read(min(_BLOCK_BYTES, end - begin))

@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pypto_serving.wire.model_directory import check_directory, check_no_pointer, describe_missing_weights
 from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
 
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 _FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _libc = ctypes.CDLL(None)
-_PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 
 
 class Checkpoint:
@@ -27,7 +26,10 @@ class Checkpoint:
 
     def __init__(self, directory: Path) -> None:
         """Open the files and read their headers; ModelRefused when one is missing, truncated or holds other tensors than the index says."""
-        _require_directory(directory)
+        try:
+            check_directory(directory)
+        except ValueError as error:
+            raise ModelRefused(str(error)) from None
         self.config = ConfigFields(directory / _CONFIG, read_json_object(directory / _CONFIG))
         self._files = _open_weights(directory)
         self._unread = set(self._files)
@@ -87,26 +89,13 @@ def _forget_pages(tensor: Tensor) -> None:
     _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
-def _require_directory(directory: Path) -> None:
-    try:
-        mode = directory.stat().st_mode
-    except FileNotFoundError:
-        raise ModelRefused(f"{directory}: no such directory") from None
-    except OSError as error:
-        raise ModelRefused(f"{directory}: {error.strerror}") from error
-    if directory.suffix == _GGUF_SUFFIX and stat.S_ISREG(mode):
-        raise ModelRefused(_describe_gguf(directory))
-    if not stat.S_ISDIR(mode):
-        raise ModelRefused(f"{directory}: not a directory")
-
-
 def _open_weights(directory: Path) -> dict[str, tuple[Path, Any]]:
     """Tensor name -> (file, open file)."""
     if (directory / _INDEX).exists():
         return _open_shards(directory)
     path = directory / _WEIGHTS
     if not path.exists():
-        raise ModelRefused(_describe_missing_weights(directory))
+        raise ModelRefused(describe_missing_weights(directory))
     file = _open(path)
     return dict.fromkeys(file.keys(), (path, file))
 
@@ -132,22 +121,12 @@ def _open_shards(directory: Path) -> dict[str, tuple[Path, Any]]:
 
 def _open(path: Path) -> Any:
     try:
+        with path.open("rb") as file:
+            check_no_pointer(path, file.read(64))
         return safe_open(path, framework="pt", device="cpu")
+    except ValueError as error:
+        raise ModelRefused(str(error)) from None
     except FileNotFoundError as error:
         raise ModelRefused(f"{path}: no such file") from error
     except (OSError, SafetensorError) as error:
         raise ModelRefused(f"{path}: truncated or corrupt, or not readable: {error}") from error
-
-
-def _describe_gguf(file: Path) -> str:
-    return f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
-
-
-def _describe_missing_weights(directory: Path) -> str:
-    files = sorted(directory.glob("*"))
-    pickles = [path.name for path in files if path.suffix in _PICKLE_SUFFIXES]
-    if gguf := [path for path in files if path.suffix == _GGUF_SUFFIX]:
-        return _describe_gguf(gguf[0])
-    if pickles:
-        return f"{directory}: holds weights only as pickle ({pickles[0]}), which is never loaded; convert them to safetensors"
-    return f"{directory}: neither {_WEIGHTS} nor {_INDEX}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pypto_serving.process.start_up import StartUpError
+from pypto_serving.wire.model_directory import check_no_pointer
 
 
 class ModelRefused(StartUpError):
@@ -106,9 +107,14 @@ class ConfigFields:
 def read_json_object(path: Path) -> dict[str, object]:
     """The JSON object in a file; ModelRefused when the file cannot be read or holds anything else."""
     try:
-        values = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        check_no_pointer(path, content)
     except OSError as error:
         raise ModelRefused(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelRefused(str(error)) from None
+    try:
+        values = json.loads(content)
     except ValueError as error:
         raise ModelRefused(f"{path}: not JSON: {error}") from error
     if not isinstance(values, dict):

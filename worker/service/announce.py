@@ -7,6 +7,7 @@ import grpc
 import grpc.aio
 
 from pypto_serving.process.address import proxy_options
+from pypto_serving.process.connection_problems import explained
 from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
@@ -14,6 +15,7 @@ from worker.service.channel_options import CHANNEL_OPTIONS
 
 _log = logging.getLogger(__name__)
 
+_TLS_FLAGS = "--tls-cert, --tls-key, --tls-client-ca; on the control plane --worker-tls-ca, --worker-tls-cert, --worker-tls-key"
 _CALL_SECONDS = 5.0
 _MIN_WAIT_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 5.0
@@ -56,7 +58,7 @@ class Announcer:
         try:
             response = await stub.Announce(self._request, timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
-            self._note(is_heard=False, reason=f"{error.code().name}: {error.details()}")
+            self._note(is_heard=False, reason=explained(error.code().name, error.details(), _TLS_FLAGS))
             self._backoff_seconds = min(2 * self._backoff_seconds, _MAX_BACKOFF_SECONDS)
             return self._backoff_seconds
         self._note(is_heard=True, reason="")

@@ -10,6 +10,7 @@ import grpc.aio
 from control_plane.edge.scheduler_link.options import SchedulerLinkOptions
 from control_plane.edge.session_contract import MESSAGE_SIZES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.process.address import proxy_options
+from pypto_serving.process.connection_problems import explained
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError, check_name, check_range
@@ -25,6 +26,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
+_TLS_FLAGS = "--link-tls-ca, --link-tls-cert, --link-tls-key on both, --link-tls-name"
 
 #: By which a scheduler says that it could not bear what was sent, or that it has something which cannot be told.
 _CONTENT_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -105,7 +107,7 @@ def _loss(error: grpc.aio.AioRpcError) -> SessionLost:
     if code is grpc.StatusCode.INTERNAL and details == _WRITE_FAILED:
         return SessionLost("the stream has ended, while this process wrote or stood still", may_be_back=True)
     cause = LossCause.CONTENT if code in _CONTENT_CODES else LossCause.BROKEN
-    return SessionLost(f"{code.name}: {details}" if details else code.name, cause, may_be_back=True)
+    return SessionLost(explained(code.name, details, _TLS_FLAGS), cause, may_be_back=True)
 
 
 async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[SessionStream, pb.Welcome]:

@@ -12,6 +12,7 @@ import grpc.aio
 
 from control_plane.edge.worker_link.options import LinkOptions, WorkerTls
 from pypto_serving.process.address import proxy_options, split_address
+from pypto_serving.process.connection_problems import explained
 from pypto_serving.process.credentials.tls import channel_credentials
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.contract import MAX_MESSAGE_BYTES, RETRY_AFTER_MS
@@ -29,6 +30,8 @@ WORKER_CHANNEL: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+
+_TLS_FLAGS = "--worker-tls-ca, --worker-tls-cert, --worker-tls-key, --worker-tls-name; on the worker --tls-cert, --tls-client-ca"
 
 #: The worker understood us and does not want to go on like this; the same again would end the same way.
 _REFUSALS = frozenset(
@@ -192,7 +195,7 @@ async def open_stream(address: str, hello: worker_pb2.Hello, options: LinkOption
 
 
 def _raise_broken(error: grpc.aio.AioRpcError) -> NoReturn:
-    reason = f"{error.code().name}: {error.details()}" if error.details() else error.code().name
+    reason = explained(error.code().name, error.details(), _TLS_FLAGS)
     metadata: Any = error.trailing_metadata() or ()  # pairs, which its type does not say
     retry_ms = str(dict(metadata).get(RETRY_AFTER_MS, ""))
     retry_seconds = int(retry_ms) / 1000 if retry_ms.isdecimal() else math.inf
