@@ -11,17 +11,25 @@ pytestmark = [pytest.mark.kernels, pytest.mark.timeout(900)]
 TOLERANCE = 1.5e-2
 
 
-class Sequences:
-    """Sequences of given lengths on shuffled pages."""
+#: What a query scores at the key that it is made of, before the softmax: that key has most of the weight.
+PEAK = 8.0
 
-    def __init__(self, random, lengths, heads=(4, 2), head_dim=32, page_tokens=16):
+
+class Sequences:
+    """Sequences of given lengths on shuffled pages. Each query is made of one key, so that a result without that key is another one.
+
+    The first head of a row has the last key that the row sees, the second one the first key, others any.
+    """
+
+    def __init__(self, random, lengths, heads=(4, 2), head_dim=32, page_tokens=16, window=0):
         num_pages = [-(-length // page_tokens) for length in lengths]
-        self.heads, self.page_tokens = heads, page_tokens
+        self.heads, self.page_tokens, self.window = heads, page_tokens, window
         self.page_table = torch.full((len(lengths), max(num_pages) + 1), -1, dtype=torch.int32)
         shape = (sum(num_pages) + 1, page_tokens, heads[1], head_dim)
         self.k_cache, self.v_cache = (torch.full(shape, torch.nan, dtype=torch.bfloat16) for _ in range(2))
         free = iter((torch.randperm(sum(num_pages), generator=torch.Generator().manual_seed(1)) + 1).tolist())
-        self.keys, self.values, self.queries = ([random(length, n, head_dim) for length in lengths] for n in (heads[1], heads[1], heads[0]))
+        self.keys, self.values = ([random(length, heads[1], head_dim) for length in lengths] for _ in range(2))
+        self.queries = [self._queries(keys) for keys in self.keys]
         for sequence, length in enumerate(lengths):
             for page in range(num_pages[sequence]):
                 self.page_table[sequence, page] = place = next(free)
@@ -30,6 +38,20 @@ class Sequences:
                 self.k_cache[place, :count] = self.keys[sequence][tokens]
                 self.v_cache[place, :count] = self.values[sequence][tokens]
 
+    def _queries(self, keys):
+        length, _, head_dim = keys.shape
+        of = torch.Generator().manual_seed(length)
+        rows = []
+        for last in range(length):
+            first = self._first(last)
+            peaks = torch.randint(first, last + 1, (self.heads[0],), generator=of)
+            peaks[:2] = torch.tensor([last, first])[: self.heads[0]]
+            rows.append(keys[peaks, torch.arange(self.heads[0]) * self.heads[1] // self.heads[0]])
+        return torch.stack(rows) * (PEAK * head_dim**-0.5)
+
+    def _first(self, position):
+        return max(0, position - self.window + 1) if self.window else 0
+
     def free_before(self, sequence, position):
         """Gives up the pages whose keys all come before a position."""
         for page in range(position // self.page_tokens):
@@ -37,7 +59,7 @@ class Sequences:
             self.v_cache[self.page_table[sequence, page]] = torch.nan
             self.page_table[sequence, page] = -1
 
-    def attend(self, run, chunks, window=0, padding=0, depth=Depth.TENSOR_GRAPH):
+    def attend(self, run, chunks, padding=0, depth=Depth.TENSOR_GRAPH):
         """One batch of rows first .. end of sequences, given as (sequence, first, end)."""
         q = torch.cat([self.queries[s][a:b] for s, a, b in chunks])
         q = torch.cat((q, q.new_full((padding, *q.shape[1:]), torch.nan)))
@@ -48,29 +70,39 @@ class Sequences:
             table = torch.cat((table, torch.full((padding, table.shape[1]), -1, dtype=torch.int32)))
             starts = torch.cat((starts, starts[-1].repeat(padding)))
         scale = q.shape[2] ** -0.5
-        return run("paged_attention:paged_attention", q, self.k_cache, self.v_cache, table, starts, positions, scale, window, depth=depth)
+        return run(
+            "paged_attention:paged_attention", q, self.k_cache, self.v_cache, table, starts, positions, scale, self.window, depth=depth
+        )
 
-    def expected(self, chunks, window=0):
-        return torch.cat([self._row(s, position, window) for s, a, b in chunks for position in range(a, b)])
+    def expected(self, chunks):
+        return torch.cat([self.row(s, position, self._first(position), position) for s, a, b in chunks for position in range(a, b)])
 
-    def _row(self, sequence, position, window):
-        first = max(0, position - window + 1) if window else 0
+    def row(self, sequence, position, first, last):
+        """Of one row that sees the keys first .. last."""
         group = self.heads[0] // self.heads[1]
-        keys, values = (x[sequence][first : position + 1].double().repeat_interleave(group, dim=1) for x in (self.keys, self.values))
+        keys, values = (x[sequence][first : last + 1].double().repeat_interleave(group, dim=1) for x in (self.keys, self.values))
         q = self.queries[sequence][position].double()
         shares = torch.einsum("hd,khd->hk", q, keys * q.shape[-1] ** -0.5).softmax(-1)
         return torch.einsum("hk,khd->hd", shares, values).unsqueeze(0)
 
-    def check(self, run, chunks, window=0, padding=0, depth=Depth.TENSOR_GRAPH):
-        found = self.attend(run, chunks, window, padding, depth)
+    def check(self, run, chunks, padding=0, depth=Depth.TENSOR_GRAPH):
+        found = self.attend(run, chunks, padding, depth)
         live = len(found) - padding
         assert (found[live:] == 0).all()
-        torch.testing.assert_close(found[:live].double(), self.expected(chunks, window), rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(found[:live].double(), self.expected(chunks), rtol=0, atol=TOLERANCE)
         return found
 
 
 def last_rows(lengths):
     return [(sequence, length - 1, length) for sequence, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("length", [17, 65, 129, 257, 513])
+def test_the_oracle_tells_a_row_from_one_that_misses_its_first_or_last_key(random, length):
+    sequences, last = Sequences(random, [length]), length - 1
+    whole = sequences.row(0, last, 0, last)
+    for first, end in ((0, last - 1), (1, last)):
+        assert (sequences.row(0, last, first, end) - whole).abs().max() > 20 * TOLERANCE
 
 
 def fast(*values):
@@ -88,10 +120,13 @@ def test_decode_of_any_page_size(run, random, page_tokens, length):
     Sequences(random, [length], page_tokens=page_tokens).check(run, last_rows([length]))
 
 
-@pytest.mark.parametrize("heads", [(16, 8), (40, 8), (64, 8), (4, 4), (8, 1)])
-def test_decode_with_heads_of_real_models(run, random, heads):
+@pytest.mark.parametrize(
+    ("heads", "head_dim"),
+    [((16, 8), 128), ((40, 8), 128), ((64, 8), 128), ((4, 4), 128), ((8, 1), 128), ((9, 3), 64), ((15, 5), 64), ((32, 32), 64)],
+)
+def test_decode_with_heads_of_real_models(run, random, heads, head_dim):
     lengths = [130, 7]
-    Sequences(random, lengths, heads, head_dim=128, page_tokens=128).check(run, last_rows(lengths))
+    Sequences(random, lengths, heads, head_dim, page_tokens=128).check(run, last_rows(lengths))
 
 
 def test_padding_rows_of_decode_come_out_zero(run, random):
@@ -122,25 +157,25 @@ def test_prompts_with_heads_of_real_models(run, random, heads):
 
 @pytest.mark.parametrize("window", [1, 16, 20, 64, 100])
 def test_decode_sees_its_window_only(run, random, window):
-    sequences = Sequences(random, [150, 40])
+    sequences = Sequences(random, [150, 40], window=window)
     sequences.free_before(0, 150 - window)
-    sequences.check(run, last_rows([150, 40]), window)
+    sequences.check(run, last_rows([150, 40]))
 
 
 @pytest.mark.parametrize("window", [1, 20, 64])
 def test_rows_of_a_chunk_see_their_windows_only(run, random, window):
-    sequences = Sequences(random, [150])
+    sequences = Sequences(random, [150], window=window)
     sequences.free_before(0, 100 - window + 1)
-    sequences.check(run, [(0, 100, 150)], window)
+    sequences.check(run, [(0, 100, 150)])
 
 
 @pytest.mark.parametrize("window", [0, 20])
 def test_a_row_is_the_same_from_decode_and_from_any_chunk(run, random, window):
-    sequences = Sequences(random, [100, 70])
-    decoded = sequences.attend(run, [(0, 89, 90)], window)
-    assert torch.equal(sequences.attend(run, [(0, 80, 100)], window)[9:10], decoded)
-    assert torch.equal(sequences.attend(run, [(1, 0, 70), (0, 60, 100)], window)[99:100], decoded)
-    assert torch.equal(sequences.attend(run, [(0, 89, 90), (1, 69, 70)], window)[:1], decoded)
+    sequences = Sequences(random, [100, 70], window=window)
+    decoded = sequences.attend(run, [(0, 89, 90)])
+    assert torch.equal(sequences.attend(run, [(0, 80, 100)])[9:10], decoded)
+    assert torch.equal(sequences.attend(run, [(1, 0, 70), (0, 60, 100)])[99:100], decoded)
+    assert torch.equal(sequences.attend(run, [(0, 89, 90), (1, 69, 70)])[:1], decoded)
 
 
 def test_rows_of_one_sequence_may_come_as_decode_rows(run, random):
