@@ -32,6 +32,8 @@ def decode_attend_kernel(
     scale: float,
     window: int,
     rows_tile: int,
+    key_depth: int,
+    key_load: int,
     columns_tile: int,
     depth_tile: int,
     vector_rows: int,
@@ -48,7 +50,7 @@ def decode_attend_kernel(
             start = tile * key_tile
             slot = row * tiles + tile
             found = find_pages(pages, row, tile, first, last, page_tokens)
-            pypto.set_cube_tile_shapes([rows_tile, rows_tile], [min(width, 128), min(width, 1024)], [page_tokens, page_tokens])
+            pypto.set_cube_tile_shapes([rows_tile, rows_tile], [key_depth, key_load], [page_tokens, page_tokens])
             scores = score(pypto.view(queries, [heads, width], [row * heads, 0]), k_cache, found, 0, page_tokens)
             pypto.set_vec_tile_shapes(vector_rows, key_tile)
             seen = scores * scale

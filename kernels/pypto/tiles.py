@@ -5,6 +5,7 @@ A tile is compiled into a kernel: where one depends on the number of rows it is 
 How a row is summed must not depend on the number of rows: no depth does.
 """
 
+import math
 from typing import NamedTuple
 
 _L1_ELEMENTS = 512 * 1024 // 2  # bf16
@@ -110,11 +111,24 @@ def prefill_tiles(group: int) -> tuple[int, int]:
     return query_tile, min(query_tile * group, 32)
 
 
-def decode_tiles(heads: int, width: int, page_tokens: int) -> tuple[int, int, int, int]:
-    """For decode attention: rows of its products; columns and depth of the one with values, `width` columns wide; heads of a softmax."""
+class DecodeTiles(NamedTuple):
+    """How decode attention is cut, over kv heads that are `width` columns wide together."""
+
+    rows: int
+    key_depth: int  # columns of keys that are multiplied at a time, in equal parts: PyPTO 0.2.0 does not compile what is left over
+    key_load: int  # columns of keys of a load into L1
+    columns: int  # of values, outputs of a task
+    depth: int  # tokens of values that are multiplied at a time
+    vector_rows: int  # heads of a softmax
+
+
+def decode_tiles(heads: int, width: int, page_tokens: int) -> DecodeTiles:
+    """For decode attention."""
     rows = _multiple(heads, 16)
+    key_depth = math.gcd(width, 128)
     columns = _power_of_two_below(32768 // rows, min(width, 1024))
-    return rows, columns, min(32768 // columns, page_tokens), heads if heads <= 40 else 32
+    depth = min(32768 // columns, page_tokens)
+    return DecodeTiles(rows, key_depth, _multiple(min(width, 1024), key_depth), columns, depth, heads if heads <= 40 else 32)
 
 
 def decode_merged_tasks(rows: int) -> tuple[int, int]:
