@@ -23,3 +23,13 @@ def root_kernel(
     """The square root of what may be negative."""
     pypto.set_vec_tile_shapes(8, 32)
     out[:] = pypto.sqrt(x)
+
+
+@pypto.frontend.jit()
+def oversized_kernel(
+    x: pypto.Tensor([...], pypto.DT_FP32),
+    out: pypto.Tensor([...], pypto.DT_FP32),
+):
+    """Tiles of 1 MiB, more than a vector core holds."""
+    pypto.set_vec_tile_shapes(256, 1024)
+    out[:] = x + 1.0
