@@ -5,7 +5,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from pypto_serving.process.start_up import StartUpError
 from worker.batch import Hidden
 from worker.host import free_host_bytes
+from worker.npu_software import NpuSoftware, find_npu_software
 from worker.transfers import HostCopies, stay_on_host
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Device:
 
     torch_device: torch.device
     kernels: object = None  # what keeps the kernels of this kind registered
+    software: NpuSoftware | None = None  # of an NPU
 
     @property
     def kind(self) -> str:
@@ -67,6 +69,11 @@ class Device:
         copied = _runtime(self.kind).Event(blocking=True)
         copied.record()
         return HostCopies(copies, copied.synchronize)
+
+    @property
+    def replay_refusal(self) -> str | None:
+        """Why no graphs are to be replayed, if they must not be."""
+        return self.software.replay_refusal if self.software else None
 
     def new_capture(self) -> "GraphCapture":
         """Captures graphs of an accelerator, all with one common memory."""
@@ -122,7 +129,7 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
         # No shorter mantissas, and partial sums in fp32: how a sum is split decides bits enough.
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    return Device(torch.device(kind, index), _load_pypto_kernels() if kind == "npu" else None)
+    return Device(torch.device(kind, index), *(_load_pypto_kernels() if kind == "npu" else ()))
 
 
 def first_line(error: BaseException) -> str:
@@ -157,14 +164,19 @@ def _missing_for_npu() -> str | None:
     return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
-def _load_pypto_kernels() -> object:
-    """Serve the NPU with PyPTO's kernels as long as the result exists. By name: nothing outside their folder may depend on PyPTO."""
+def _load_pypto_kernels() -> tuple[object, NpuSoftware]:
+    """Serve the NPU with PyPTO's kernels as long as the first one exists. By name: nothing outside their folder may depend on PyPTO."""
     if importlib.util.find_spec("pypto") is None:
         raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`)")
+    try:
+        software = find_npu_software()
+    except FileNotFoundError as error:
+        raise DeviceUnavailable(f"--device npu: {error}") from None
+    _log.info("NPU", extra={field.name: getattr(software, field.name) for field in fields(software)})
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
     try:
-        return importlib.import_module("kernels.pypto.registration").register()
+        return importlib.import_module("kernels.pypto.registration").register(), software
     except _LOADING_ERRORS as error:
         reason = f"the PyPTO kernels cannot be loaded; does pypto fit the CANN toolkit? ({first_line(error)})"
         raise DeviceUnavailable(f"--device npu: {reason}") from error

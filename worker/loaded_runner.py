@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import ops
 from kernels.quantized import Quantizer
+from kernels.self_check import check_device
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
 from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
@@ -107,6 +108,8 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     if device.kind == "cpu" and ops.kernel_set() == "torch":
         message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
+    if device.kind != "cpu":
+        _check_kernels(device, options)
     model = _load_model(config.model, options)
     limits = RunnerLimits(
         vocab_size=model.description.vocab_size,
@@ -169,6 +172,13 @@ def _check_dtype(device: Device, dtype: str) -> None:
         raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
 
 
+def _check_kernels(device: Device, options: LoadOptions) -> None:
+    try:
+        check_device(device.torch_device, options.dtype, options.page_tokens)
+    except RuntimeError as error:  # compilers and drivers raise it too
+        raise StartUpError(f"--device {device.kind}: its kernels do not work: {first_line(error)}", exit_code=1) from error
+
+
 def _check_quantization(device: Device, quantize: str | None) -> None:
     if device.kind != "cpu" and quantize:
         raise StartUpError(f"--quantize {quantize}: quantized weights are for --device cpu; this is {device.kind}")
@@ -209,6 +219,9 @@ def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Dev
         return None
     if not model.is_capturable:
         _log.info("no graphs: on this device the experts cannot be captured", extra={"device": device.kind})
+        return None
+    if reason := device.replay_refusal:
+        _log.warning("no graphs: every kernel is launched by itself", extra={"reason": reason})
         return None
     # PyPTO's attention; it takes neither a window nor pages of another size.
     by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in cache.groups)

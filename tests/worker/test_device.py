@@ -4,6 +4,7 @@ import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -111,7 +112,7 @@ def test_launch_is_run_once_before_it_is_captured(runtime: _Runtime) -> None:
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime) -> dict[str, object]:
+def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime, tmp_path: Path) -> dict[str, object]:
     """A machine with an NPU: its modules, to be replaced by what happens when one is imported."""
     modules: dict[str, object] = {
         "torch_npu": runtime,
@@ -128,6 +129,8 @@ def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime) -> dict[str, obj
     monkeypatch.setattr("worker.device.importlib", SimpleNamespace(import_module=load, util=finder))
     monkeypatch.setattr(torch, "device", lambda *args: args)  # "npu" is a name that torch-npu gives it
     monkeypatch.setenv("TILE_FWK_OUTPUT_DIR", "/nowhere")
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    monkeypatch.setenv("PTO_TILE_LIB_CODE_PATH", str(tmp_path))
     return modules
 
 
@@ -135,6 +138,8 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
     device = select_device("npu")
     assert (device.torch_device, device.kernels) == (("npu", 0), "kernels")
     assert runtime.used == ["device 0"]
+    assert device.software is not None
+    assert device.replay_refusal == device.software.replay_refusal
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,12 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
 def test_npu_without_something_names_it(modules: dict[str, object], name: str, found: object, line: str) -> None:
     modules[name] = found
     with pytest.raises(DeviceUnavailable, match=line):
+        select_device("npu")
+
+
+def test_npu_whose_toolkit_is_not_set_up_is_refused(modules: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASCEND_HOME_PATH")
+    with pytest.raises(DeviceUnavailable, match=r"^--device npu: ASCEND_HOME_PATH is not set, and PyPTO would simulate"):
         select_device("npu")
 
 

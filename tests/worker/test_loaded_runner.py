@@ -127,6 +127,21 @@ def test_model_that_cannot_be_captured_is_told(caplog: pytest.LogCaptureFixture)
     ]
 
 
+def test_graphs_that_must_not_be_replayed_are_not_captured_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    model, device = SimpleNamespace(is_capturable=True), SimpleNamespace(kind="npu", replay_refusal="pypto 0.2.0 is too old")
+    with caplog.at_level(logging.WARNING):
+        assert loaded_runner._plan_graphs(model, None, None, device) is None
+    assert [vars(record)["reason"] for record in caplog.records] == ["pypto 0.2.0 is too old"]
+
+
+def test_device_whose_kernels_do_not_compute_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "linear", lambda x, weight, bias: x.new_zeros(x.shape[0], weight.shape[0]))
+    options = SimpleNamespace(dtype=torch.bfloat16, page_tokens=16)
+    with pytest.raises(StartUpError, match=r"^--device npu: its kernels do not work: linear is off by up to") as refused:
+        loaded_runner._check_kernels(SimpleNamespace(kind="npu", torch_device=torch.device("cpu")), options)
+    assert refused.value.exit_code == 1
+
+
 def test_cpu_captures_nothing(tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.decode_graphs.DecodeGraphs.capture", lambda _: pytest.fail("captured"))
     _load(tiny_checkpoint("llama"))
