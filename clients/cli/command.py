@@ -13,6 +13,7 @@ class Command(ABC):
     summary: ClassVar[str]
     examples: ClassVar[tuple[str, ...]] = ()  # what may stand behind its name
     asks_a_server: ClassVar[bool] = True
+    is_for_operators: ClassVar[bool] = False  # asks the admin service
     connect_seconds: ClassVar[float] = 2.0  # until a server that does not answer is given up, unless a flag says otherwise
 
     @abstractmethod

@@ -12,14 +12,22 @@ if TYPE_CHECKING:
     from clients.connection import Credentials
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: str, connect_seconds: float = 2.0) -> None:
+#: Where clients' calls and those of operators go unless told otherwise, and what tells it in the environment.
+TARGET = ("PYPTO_SERVING_TARGET", "127.0.0.1:50051")
+ADMIN_TARGET = ("PYPTO_SERVING_ADMIN_TARGET", "127.0.0.1:50055")
+
+
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, default_targets: str, connect_seconds: float = 2.0, is_for_operators: bool = False
+) -> None:
     """Add the flags; `default_targets` is a comma-separated list."""
+    server, variable = ("admin service", ADMIN_TARGET[0]) if is_for_operators else ("server", TARGET[0])
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--target",
         action="append",
         metavar="HOST:PORT",
-        help=f"server; repeat for servers that stand in for each other (PYPTO_SERVING_TARGET, default {default_targets})",
+        help=f"{server}; repeat for {server}s that stand in for each other ({variable}, default {default_targets})",
     )
     group.add_argument(
         "--connect-seconds",
@@ -30,7 +38,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser, default_targets: s
     )
     group.add_argument("--resume-seconds", type=seconds, default=60.0, metavar="S", help="give up a broken stream after that (%(default)s)")
     _add_credential_arguments(group)
-    parser.set_defaults(default_targets=default_targets)
+    parser.set_defaults(default_targets=default_targets, is_for_operators=is_for_operators)
 
 
 def _add_credential_arguments(group: "argparse._ArgumentGroup") -> None:

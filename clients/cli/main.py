@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from clients.cli import streams
 from clients.cli.command import ExitCode, UsageError
-from clients.cli.connection_flags import targets
+from clients.cli.connection_flags import ADMIN_TARGET, TARGET, targets
 from clients.cli.parser import command_parser
 
 if TYPE_CHECKING:
     from clients.errors import ServingError
 
-_DEFAULT_TARGET = "127.0.0.1:50051"
 _KEY_SOURCES = "--api-key-file or PYPTO_SERVING_API_KEY"
 _TLS_FLAGS = "--tls, --tls-ca, --tls-cert, --tls-key"
 
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     streams.check_text(arguments)
-    parsed = command_parser(environment.get("PYPTO_SERVING_TARGET") or _DEFAULT_TARGET).parse_args(arguments)
+    parsed = command_parser(*(environment.get(variable) or default for variable, default in (TARGET, ADMIN_TARGET))).parse_args(arguments)
     parsed.default_api_key = environment.get("PYPTO_SERVING_API_KEY") or None
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
     return _run(parsed)
@@ -62,22 +61,26 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except ServingError as error:
-        print(f"error: {_explanation(error, addresses)}", file=sys.stderr)
+        print(f"error: {_explanation(error, addresses, getattr(arguments, 'is_for_operators', False))}", file=sys.stderr)
         return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
 
 
-def _explanation(error: "ServingError", addresses: Sequence[str]) -> str:
+def _explanation(error: "ServingError", addresses: Sequence[str], is_for_operators: bool) -> str:
     from clients.errors import ServerUnreachable
     from pypto_serving.process.connection_problems import connection_problem
 
     if not isinstance(error, ServerUnreachable):
         request = f" (request {error.request_id})" if error.request_id else ""
         way_out = f"; {_KEY_SOURCES} names one" if error.code.name == "UNAUTHENTICATED" else ""
+        if is_for_operators and error.code.name == "UNIMPLEMENTED":
+            way_out = f"; {', '.join(addresses)} is no address for operators: --admin-port of a control plane gives it one"
         return f"{error.code.name}: {error.message}{way_out}{request}"
     where = ", ".join(addresses)
     problem = connection_problem(error.message)
     if problem:
         return f"{where} cannot be talked to: {problem} (flags: {_TLS_FLAGS})"
+    if is_for_operators and "failed to connect" in error.message:
+        return f"no answer from {where}: --admin-port of a control plane gives it an address for operators"
     if "failed to connect" in error.message:
         return f"no answer from {where}: start it with `pypto-serving-control`, or in a checkout with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

@@ -6,8 +6,9 @@ from clients.bench.command import Bench
 from clients.cli.batch import Batch
 from clients.cli.chat import Chat
 from clients.cli.command import EXPLANATION, Command
-from clients.cli.connection_flags import add_connection_arguments
+from clients.cli.connection_flags import ADMIN_TARGET, TARGET, add_connection_arguments
 from clients.cli.generate import Generate
+from clients.cli.operator_commands import Drain, ResetCache, State, Top
 from clients.cli.serve import Serve
 from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
 from clients.cli.verify import Verify
@@ -17,13 +18,13 @@ from pypto_serving.process.version import add_version_option, program_name
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "serve": (Serve(),),
     "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
-    "look after a service": (Health(), Server(), Abort()),
+    "look after a service": (Health(), Server(), State(), Top(), Drain(), ResetCache(), Abort()),
     "measure": (Bench(), Verify()),
 }
 
 
-def command_parser(default_targets: str) -> argparse.ArgumentParser:
-    """The flags of every command; `default_targets` is a comma-separated list."""
+def command_parser(default_targets: str = TARGET[1], default_admin_targets: str = ADMIN_TARGET[1]) -> argparse.ArgumentParser:
+    """The flags of every command; the defaults are comma-separated lists."""
     program = program_name("clients")
     parser = argparse.ArgumentParser(
         prog=program,
@@ -35,7 +36,7 @@ def command_parser(default_targets: str) -> argparse.ArgumentParser:
     add_version_option(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog=program)
     for command in (command for group in COMMANDS.values() for command in group):
-        _add(commands, command, default_targets)
+        _add(commands, command, default_admin_targets if command.is_for_operators else default_targets)
     return parser
 
 
@@ -58,5 +59,5 @@ def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comman
         examples = "\n".join(f"  {added.prog} {example}".rstrip() for example in command.examples)
         added.epilog = f"examples:\n{examples}\n\n{added.epilog}"
     if command.asks_a_server:
-        add_connection_arguments(added, default_targets, command.connect_seconds)
+        add_connection_arguments(added, default_targets, command.connect_seconds, command.is_for_operators)
     added.set_defaults(run=command.run)

@@ -1,0 +1,108 @@
+import io
+import json
+
+import pytest
+from fakes.text.model_directory import write_model_directory
+from harness.service import scripted_service
+from rich.console import Console
+
+from clients.cli.service_view import lines, tables
+from clients.service_state.state import Activity, ControlPlaneState, Count, Pages, Percentiles, Rates, ServiceState, WorkerState
+
+
+@pytest.fixture
+async def service(tmp_path):
+    async with scripted_service(write_model_directory(tmp_path / "model")) as running:
+        yield running
+
+
+def address(service, port):
+    return f"127.0.0.1:{service.server.plane.ports[port]}"
+
+
+async def test_state_shows_the_control_plane_and_its_workers(command_line, service):
+    metrics = f"http://{address(service, 'metrics')}"
+    ended = await command_line("state", "--target", address(service, "admin"), "--metrics-url", metrics)
+    assert (ended.status, ended.err) == (0, "")
+    assert f"control plane {address(service, 'admin')}: 0 running, 0 waiting" in ended.out
+    assert f"worker {service.worker.address}: 0 running" in ended.out and "tokens/s" in ended.out
+
+
+async def test_state_is_json_on_request(command_line, service):
+    ended = await command_line("state", "--json", "--target", address(service, "admin"))
+    state = json.loads(ended.out)
+    assert state["control_planes"][0]["workers"][0]["phase"] == "in_session" and state["activity"] is None
+
+
+async def test_state_of_nobody_is_unreachable(command_line, dead_target):
+    ended = await command_line("state", "--target", dead_target)
+    assert ended.status == 3 and f"{dead_target} cannot be read: UNAVAILABLE" in ended.out
+
+
+async def test_the_cache_is_reset_and_a_drain_begins(command_line, service):
+    await service.scripted(b"a" * 200, max_tokens=3)
+    ended = await command_line("reset-cache", "--target", address(service, "admin"))
+    assert ended.status == 0 and int(ended.out.removeprefix("pages that are free now: ")) > 0
+    ended = await command_line("drain", "--target", address(service, "admin"))
+    assert (ended.status, ended.out) == (0, "draining; calls that have not ended: 0\n")
+
+
+async def test_the_clients_port_is_not_the_operators(command_line, server):
+    ended = await command_line("drain", "--target", server.target)
+    assert ended.status == 1 and "is no address for operators: --admin-port" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("top",), "standard output is no terminal"),
+        (("state", "--metrics-url", "nonsense"), "'nonsense' is not http://HOST:PORT/metrics"),
+        (("top", "--interval", "0"), "0 is not a number from 0.1 to 60"),
+    ],
+)
+async def test_bad_usage_is_said(command_line, arguments, message):
+    ended = await command_line(*arguments)
+    assert ended.status == 2 and message in ended.err
+
+
+async def test_nobody_at_the_address_is_one_line(command_line, dead_target):
+    ended = await command_line("drain", "--target", dead_target)
+    assert ended.status == 3 and ended.err.count("\n") == 1 and dead_target in ended.err
+
+
+def busy_state():
+    worker = WorkerState("10.0.0.1:50061", "in_session", "", 7, 2, Pages(free=50, fenced=1, cached=25, referenced=24))
+    lost = WorkerState("10.0.0.2:50061", "resuming", "connection [bold]refused")
+    plane = ControlPlaneState("10.0.0.3:50055", True, 3, 1, 2, 12, (worker, lost))
+    times = Percentiles(10, 0.05, 0.2, 12.0)
+    counts = (Count("worker_losses", 5, 1, 3.0), Count("preemptions", 9, 0, None))
+    activity = Activity(False, {}, 0, Rates(1.0, 2.0, 100.0, 50.0, 9.5), times, None, times, 0.25, (), (), counts)
+    return ServiceState(0.0, (plane,), activity, {"http://x/metrics": "refused"})
+
+
+def test_lines_tell_all_that_matters():
+    shown = "\n".join(lines(busy_state()))
+    for part in (
+        "7 running, 3 waiting, 1 held, 12 calls, 2 wait for the first worker, draining",
+        "24 pages used, 25 cached, 50 free, 1 fenced",
+        "worker 10.0.0.2:50061: resuming: connection [bold]refused",
+        "engine         NOT healthy",
+        "first token    50 ms median, 200 ms p90, 12.0 s p99",
+        "between tokens -",
+        "prefix hits    25% of prompt tokens",
+        "incidents      worker_losses 1 (5 in all) in the last minute",
+        "http://x/metrics cannot be read: refused",
+    ):
+        assert part in shown
+
+
+def test_tables_show_the_same_and_take_no_markup_from_a_service():
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(tables(busy_state()))
+    shown = console.export_text()
+    assert "connection [bold]refused" in shown and "██████▒▒▒▒▒▒············" in shown and "50.0 generated" in shown
+
+
+def test_a_service_with_nothing_is_shown_as_such():
+    state = ServiceState(0.0, (ControlPlaneState("a:1", False, 0, 0, 0, 0, ()),))
+    assert lines(state) == ["control plane a:1: 0 running, 0 waiting, 0 held, 0 calls", "  no worker"]
