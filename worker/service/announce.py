@@ -7,8 +7,9 @@ import grpc
 import grpc.aio
 
 from pypto_serving.process.address import proxy_options
-from pypto_serving.process.connection_problems import explained
+from pypto_serving.process.connection_problems import connection_problem, explained
 from pypto_serving.process.credentials.tls import ReloadedTls, channel_credentials
+from pypto_serving.process.trouble_log import TroubleLog
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.service.channel_options import CHANNEL_OPTIONS
@@ -17,6 +18,10 @@ _log = logging.getLogger(__name__)
 
 _TLS_FLAGS = "--tls-cert, --tls-key, --tls-client-ca; on the control plane --worker-tls-ca, --worker-tls-cert, --worker-tls-key"
 _CALL_SECONDS = 5.0
+
+#: What a call says when nobody is there.
+_NOBODY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
 _MIN_WAIT_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 5.0
 
@@ -31,7 +36,8 @@ class Announcer:
         self._control_plane = control_plane
         self._tls = tls
         self._request = pb.AnnounceRequest(address=address, incarnation=incarnation)
-        self._is_heard: bool | None = None
+        self._is_heard = False
+        self._troubles = TroubleLog(_log)
         self._backoff_seconds = _MIN_WAIT_SECONDS
 
     async def run(self) -> None:
@@ -58,18 +64,15 @@ class Announcer:
         try:
             response = await stub.Announce(self._request, timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
-            self._note(is_heard=False, reason=explained(error.code().name, error.details(), _TLS_FLAGS))
+            self._is_heard = False
+            is_missing = error.code() in _NOBODY and connection_problem(error.details() or "") is None
+            reason = explained(error.code().name, error.details(), _TLS_FLAGS)
+            self._troubles.note(f"announcements are not heard: {reason}", is_missing, control_plane=self._control_plane)
             self._backoff_seconds = min(2 * self._backoff_seconds, _MAX_BACKOFF_SECONDS)
             return self._backoff_seconds
-        self._note(is_heard=True, reason="")
+        if not self._is_heard:
+            _log.info("announced", extra={"control_plane": self._control_plane, "address": self._request.address})
+        self._is_heard = True
+        self._troubles.reached()
         self._backoff_seconds = _MIN_WAIT_SECONDS
         return max(response.lease_ms / 3000, _MIN_WAIT_SECONDS)
-
-    def _note(self, is_heard: bool, reason: str) -> None:
-        if is_heard == self._is_heard:
-            return
-        self._is_heard = is_heard
-        if is_heard:
-            _log.info("announced", extra={"control_plane": self._control_plane, "address": self._request.address})
-        else:
-            _log.warning("control plane does not hear announcements", extra={"control_plane": self._control_plane, "reason": reason})

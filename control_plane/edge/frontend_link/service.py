@@ -112,7 +112,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             hello = await self._hello(request_iterator)
             version = self._check(hello)
         except SessionEnd as refusal:
-            self._note_refusal(context.peer(), refusal.message)
+            self._note_refusal(context.peer(), refusal)
             await refusal.abort(context)
         session = self._open_session(hello.front_end_id)
         welcome = pb.Welcome(protocol_version=version, scheduler_id=self._options.scheduler_id, epoch=session.epoch)
@@ -156,13 +156,14 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             raise SessionEnd(grpc.StatusCode.INVALID_ARGUMENT, "frame: the first one has to be Hello")
         return frame.hello
 
-    def _note_refusal(self, peer: str, reason: str) -> None:
-        """Log why a front end is refused, once per reason: it dials again every second."""
+    def _note_refusal(self, peer: str, refusal: SessionEnd) -> None:
+        """Log why a front end is refused, once per reason: it dials again every second. That we stand by or go is no fault of its."""
+        reason, is_expected = refusal.message, refusal.code is grpc.StatusCode.UNAVAILABLE
         if reason not in self._told:
             if len(self._told) >= _MAX_TOLD:
                 self._told.clear()
             self._told.add(reason)
-            _log.warning("front end refused", extra={"peer": peer, "reason": reason})
+            _log.log(logging.INFO if is_expected else logging.WARNING, "front end refused", extra={"peer": peer, "reason": reason})
 
     def _open_session(self, front_end_id: str) -> FrontEndSession:
         options = self._options

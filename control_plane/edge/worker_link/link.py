@@ -5,7 +5,6 @@ import contextlib
 import enum
 import logging
 import math
-import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,8 +13,9 @@ from control_plane.edge.worker_link.frames.requests import farewell_frame, heart
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
-from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, open_stream
+from control_plane.edge.worker_link.stream import FrameStream, LinkBroken, PortAnswer, open_stream
 from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
+from pypto_serving.process.trouble_log import TroubleLog
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.contract import FEATURES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2
@@ -23,6 +23,9 @@ from pypto_serving.worker.v1 import worker_pb2
 _log = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 0.5
+
+#: Troubles that mean that nobody listens there.
+_NOBODY = frozenset(answer.value for answer in PortAnswer)
 
 
 class LinkPhase(enum.Enum):
@@ -75,6 +78,7 @@ class WorkerLink:
         self._stream: FrameStream | None = None
         self._stuck: tuple[str, int] | None = None  # incarnation and progress of a worker that hung
         self._trouble = ""
+        self._trouble_log = TroubleLog(_log, context.clock)
         self._is_refused = False
         self._retry_seconds = math.inf  # advice that came with a refusal
         self._is_leaving = False
@@ -130,6 +134,7 @@ class WorkerLink:
             return
         if session.is_joined:
             _log.warning("lost: %s", reason, extra={"worker": self.address})
+            self._trouble_log.told(reason)
             self._trouble = reason
         else:
             self._note(reason)
@@ -202,6 +207,7 @@ class WorkerLink:
             session = self._open_session(stream, welcome)
         self._num_failed_dials = 0
         self._trouble = "" if session.is_joined else "hung, and has not moved since"
+        self._trouble_log.reached()
         self._is_refused = False
         return session
 
@@ -277,9 +283,7 @@ class WorkerLink:
         self._note(str(error))
 
     def _note(self, trouble: str) -> None:
-        """Log a trouble, but not again while it stays the same but for its numbers."""
-        if re.sub(r"\d+", "", trouble) != re.sub(r"\d+", "", self._trouble):
-            _log.warning(trouble, extra={"worker": self.address})
+        self._trouble_log.note(trouble, is_missing=trouble in _NOBODY, worker=self.address)
         self._trouble = trouble
 
     async def _pause(self) -> None:
