@@ -94,6 +94,9 @@ class LiveRequests:
         self._requests[live.spec.request_id] = live
         self._quotas.open(live)
         live.owner.outputs.accepted.append(live.spec.request_id)
+        if _log.isEnabledFor(logging.DEBUG):
+            facts = {"prompt_tokens": len(live.spec.prompt_token_ids), "choices": len(live.open), "resumed": live.spec.takes_over}
+            _log.debug("request taken in", extra={"request_id": live.spec.request_id, **facts})
         for choice in live.open:
             self._choices[choice.sequence] = live.owner.choices[choice.number] = choice
             self._scheduler.submit(choice.sequence, now)
@@ -284,6 +287,9 @@ class LiveRequests:
 
     def _end(self, choice: LiveChoice, reason: FinishReason, end_token_id: int | None, now: float) -> None:
         live, finished = choice.request, choice.finished(reason, end_token_id, now)
+        if _log.isEnabledFor(logging.DEBUG):
+            facts = {"choice": choice.sequence.choice, "reason": reason.value, "tokens": finished.num_generated_tokens}
+            _log.debug("choice ended", extra={"request_id": live.spec.request_id, **facts, "worker": finished.worker})
         self._forget(choice)
         live.owner.outputs.finished.append(finished)
         self._stats.count_finished(choice, finished)
@@ -309,6 +315,8 @@ class LiveRequests:
 
     def _emit_failure(self, owner: FrontEndRequests, failed: RequestFailed) -> None:
         self._stats.observed.failed.append(failed.failure)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("request ended without a result", extra={"request_id": failed.request_id, "failure": failed.failure.value})
         owner.outputs.failed.append(failed)
 
     def _emit_prompt_logprobs(self, sequence: Sequence) -> None:

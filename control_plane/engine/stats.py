@@ -69,6 +69,10 @@ class PassObservation:
     inter_token_seconds: dict[float, int] = field(default_factory=dict)  # ITL: gap -> how many tokens had it
     output_token_seconds: list[float] = field(default_factory=list)  # TPOT, of choices with at least two tokens
     total_seconds: list[float] = field(default_factory=list)  # end to end, of finished choices
+    prefill_seconds: list[float] = field(default_factory=list)  # first scheduled step to first token, per request
+    decode_seconds: list[float] = field(default_factory=list)  # first token to end, of finished choices with at least two tokens
+    request_prompt_tokens: list[int] = field(default_factory=list)  # length of the prompt, per request that began to run
+    request_generation_tokens: list[int] = field(default_factory=list)  # length of the output, resumed tokens too, of finished choices
     step_seconds: list[float] = field(default_factory=list)  # round trip: step sent to result taken in
     step_tokens: list[int] = field(default_factory=list)  # tokens run, beside step_seconds
     device_seconds: list[float] = field(default_factory=list)  # device time of each step
@@ -136,14 +140,18 @@ class EngineStats:
         choice.first_token_time = now
         if not (choice.sequence.is_resume or choice.request.has_tokens):
             self.observed.first_token_seconds.append(now - choice.request.spec.arrival_time)
+            assert choice.sequence.first_scheduled_time is not None
+            self.observed.prefill_seconds.append(now - choice.sequence.first_scheduled_time)
         choice.request.has_tokens = True
 
     def count_finished(self, choice: LiveChoice, finished: SequenceFinished) -> None:
         """Count a choice that ended."""
         self.observed.total_seconds.append(finished.total_seconds)
+        self.observed.request_generation_tokens.append(finished.num_generated_tokens)
         if choice.num_new_tokens > 1:
             rest = finished.total_seconds - finished.first_token_seconds
             self.observed.output_token_seconds.append(rest / (choice.num_new_tokens - 1))
+            self.observed.decode_seconds.append(rest)
 
     def count_started(self, sequences: Iterable[Sequence]) -> None:
         """Count the time for which requests waited until they first ran."""
@@ -152,6 +160,7 @@ class EngineStats:
             waited = sequence.first_scheduled_time - sequence.arrival_time
             if not sequence.is_resume:
                 self.observed.queue_seconds.append(waited)
+                self.observed.request_prompt_tokens.append(sequence.num_prompt_tokens)
             self._mean_queue_seconds += _QUEUE_SMOOTHING * (waited - self._mean_queue_seconds)
 
     def publish(self) -> None:

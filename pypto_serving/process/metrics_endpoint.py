@@ -12,6 +12,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
 
 from pypto_serving.process.address import join_address
@@ -71,6 +72,12 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         """A scraper that breaks its connection off, or falls silent, is no news; Python would print a traceback."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             BaseServer.handle_error(self, request, client_address)
+
+
+def register_process(registry: CollectorRegistry) -> None:
+    """Show what Prometheus' clients tell of every process: its CPU time, memory and descriptors, and its Python."""
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
 
 
 class MetricsEndpoint:

@@ -61,6 +61,13 @@ def test_every_rule_records(watched: Prometheus) -> None:
     assert not [name for name in recorded if not watched.query(name)]
 
 
+def test_series_of_both_planes_join_by_the_workers_name(watched: Prometheus) -> None:
+    named = "pypto_serving_worker_kv_cache_bytes * on (instance) group_left (worker) pypto_serving_worker_info"
+    found = {series["metric"]["worker"] for series in watched.query(named)}
+    assert found == {series["metric"]["worker"] for series in watched.query("pypto_serving_link_in_session == 1")}
+    assert len(found) == 2
+
+
 def test_no_alert_fires_on_what_is_well(watched: Prometheus) -> None:
     assert watched.query('ALERTS{alertstate="firing"}') == []
 

@@ -46,6 +46,7 @@ async def disturb(service: Service) -> None:
     assert await status_of(service.unary("x:", request_id="x")) == "ALREADY_EXISTS"
     call.cancel()
     await service.refusal("x:", temperature=-1)
+    assert await status_of(service.unary("x:", model="another")) == "NOT_FOUND"
     running = [asyncio.ensure_future(service.unary(f"run{index}:", max_tokens=30)) for index in range(2)]
     await until(lambda: service.num_admissions >= 9)
     await service.worker.kill()

@@ -35,6 +35,9 @@ class WorkerMetrics:
         self._lane_errors = Counter(f"{_PREFIX}_lane_errors", "Lanes that could not go on.", registry=self.registry)
         self._stale_frames = Counter(f"{_PREFIX}_stale_frames", "Frames dropped, as they were of another epoch.", registry=self.registry)
         self._broken_frames = Counter(f"{_PREFIX}_broken_frames", "Frames that broke the contract.", registry=self.registry)
+        self._name = Gauge(
+            f"{_PREFIX}_info", "By which address the control plane in session calls this worker; 1.", ("worker",), registry=self.registry
+        )
         self._lease_expirations = Counter(f"{_PREFIX}_lease_expirations", "Owners that fell silent.", registry=self.registry)
 
     def describe(self, labels: Mapping[str, str], load_seconds: float, kv_cache_bytes: int, pages: Mapping[str, int]) -> None:
@@ -61,6 +64,12 @@ class WorkerMetrics:
         states = Gauge(f"{_PREFIX}_session_state", "1 for the state that the session is in.", ("state",), registry=self.registry)
         for state in SessionState:
             states.labels(state.value).set_function(partial(_is_in, session, state))
+
+    def set_name(self, worker: str) -> None:
+        """Show what the owner calls this worker, so that its series can be joined with ours; empty: it does not say."""
+        self._name.clear()
+        if worker:
+            self._name.labels(worker).set(1)
 
     def count_step(self, device_us: int, idle_us: int | None, num_tokens: int, num_lane_errors: int) -> None:
         """Count a step that was executed; `idle_us` is None when nothing waited for the device."""

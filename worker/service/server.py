@@ -12,13 +12,12 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
-from prometheus_client import ProcessCollector
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
-from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.reflection import enable_reflection
 from pypto_serving.process.stop_requests import StopRequests
@@ -94,7 +93,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         tls = watch_tls("tls", config.tls) if config.tls else None
         metrics = WorkerMetrics()
         metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
-        ProcessCollector(registry=metrics.registry)
+        register_process(metrics.registry)
         metrics.watch_progress(progress)
         pulse = Pulse()
         cleanup.callback(asyncio.create_task(pulse.beat()).cancel)

@@ -181,7 +181,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for result in grant.unseen:
             stream.send(pb.ExecuteResponse(epoch=grant.epoch, result=result))
         self._send_progress()
-        facts = {"control_plane": hello.control_plane_id, "epoch": grant.epoch, "resumed": grant.resumed}
+        self._metrics.set_name(hello.worker_address)
+        facts = {"control_plane": hello.control_plane_id, "epoch": grant.epoch, "resumed": grant.resumed, "worker": hello.worker_address}
         _log.info("session opened", extra=facts)
         return stream
 
@@ -273,6 +274,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 
     def _count(self, executed: ExecutedStep) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            num_tokens = len(executed.result.token_ids) if executed.result else 0
+            facts = {"step": executed.step_id, "sampled_tokens": num_tokens, "lanes": self._session.num_lanes, "error": executed.error}
+            _log.debug("step executed", extra={**facts, "device_us": executed.device_us, "idle_us": executed.idle_us})
         if executed.result is None:
             self._metrics.count_failed_step()
         else:

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from clients.gateway.errors import ApiError
 from clients.gateway.routes.replies import documented
 from clients.gateway.service import gateway_of
+from pypto_serving.process.metrics_endpoint import register_process
 
 ROUTER = APIRouter()
 
@@ -41,5 +42,6 @@ async def ready(http: HttpRequest) -> Response:
 async def metrics(http: HttpRequest) -> Response:
     """Counts of the gateway for Prometheus."""
     registry = CollectorRegistry()
+    register_process(registry)
     registry.register(gateway_of(http).metrics)
     return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)

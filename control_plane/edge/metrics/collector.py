@@ -1,6 +1,6 @@
 """Puts the metrics of a process together for a scrape."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 from control_plane.edge.metrics.families import Series, gauge
 from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.snapshot import EngineSnapshot
+from pypto_serving.process.version import version
 
 _PAGE_STATES = ("free", "fenced", "cached", "referenced")
 
@@ -50,6 +51,21 @@ class FrontEndCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield gauge("unwritten_bytes", "Memory of output that clients have not taken yet.", self._num_unwritten_bytes())
         yield from self._calls.families()
+
+
+class BuildCollector(Collector):
+    """What runs, and within which limits: fixed when the process starts."""
+
+    def __init__(self, model: str, fingerprint: str, limits: Mapping[str, float]) -> None:
+        """`model`: how requests call it; `limits` by the names of their flags."""
+        self._build = {"version": version(), "model": model, "model_fingerprint": fingerprint}
+        self._limits = limits
+
+    def collect(self) -> Iterator[Metric]:
+        yield gauge("build_info", "What runs; always 1.", {tuple(self._build.values()): 1.0}, tuple(self._build))
+        if self._limits:
+            limits: Series = {(name,): limit for name, limit in self._limits.items()}
+            yield gauge("limits", "What bounds queue and steps, by the name of its flag.", limits, ["limit"])
 
 
 def _worker_families(snapshot: EngineSnapshot) -> Iterator[Metric]:

@@ -12,8 +12,14 @@ PREFIX = "pypto_serving_"
 SECONDS = tuple(float(f"{step}e{exponent}") for exponent in range(-3, 4) for step in (1, 2.5, 5))[:-1]
 #: From ten microseconds to eight minutes.
 SHORT_SECONDS = tuple(float(f"{step}e{exponent}") for exponent in range(-5, 3) for step in (1, 2.5, 5))
+_FINE = tuple(float(f"{step}e{exponent}") for exponent in range(-4, 4) for step in (1, 1.5, 2, 3, 5, 7))
+#: What people promise each other needs finer steps: first tokens from a millisecond to half an hour, gaps from half of one to ten minutes.
+FIRST_TOKEN_SECONDS = tuple(bound for bound in _FINE if 1e-3 <= bound <= 2e3)
+TOKEN_SECONDS = tuple(bound for bound in _FINE if 5e-4 <= bound <= 7e2)
 #: From 16 to 16 million.
 SIZES = tuple(float(2**exponent) for exponent in range(4, 25))
+#: From 1 to a million tokens of one request.
+LENGTHS = tuple(float(2**exponent) for exponent in range(21))
 
 #: Values by label values.
 Series = Mapping[tuple[str, ...], float]

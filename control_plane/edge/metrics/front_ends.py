@@ -45,13 +45,20 @@ class AllProcesses(Collector):
         self._front_ends = front_ends
 
     def collect(self) -> Iterator[Metric]:
-        families = {family.name: family for family in self._own.collect()}
+        families = {family.name: _copy(family) for family in self._own.collect()}
         for name, text in sorted(self._front_ends().items()):
             for family in _parsed(name, text):
                 merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     merged.add_sample(sample.name, {LABEL: name, **sample.labels}, sample.value)
         yield from families.values()
+
+
+def _copy(family: Metric) -> Metric:
+    """A family that may be added to: some collectors return the same one each time."""
+    copied = Metric(family.name, family.documentation, family.type)
+    copied.samples = list(family.samples)
+    return copied
 
 
 def _parsed(name: str, text: bytes) -> list[Metric]:

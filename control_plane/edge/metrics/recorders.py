@@ -5,7 +5,18 @@ from collections.abc import Iterable, Iterator
 import grpc
 from prometheus_client.core import Metric
 
-from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram, counter, gauge, histogram
+from control_plane.edge.metrics.families import (
+    FIRST_TOKEN_SECONDS,
+    LENGTHS,
+    SECONDS,
+    SHORT_SECONDS,
+    SIZES,
+    TOKEN_SECONDS,
+    Histogram,
+    counter,
+    gauge,
+    histogram,
+)
 from control_plane.edge.metrics.key_usage import KeyUsageRecorder
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.stats import PassObservation
@@ -26,9 +37,13 @@ _ENGINE_COUNTS = {
 #: Field of an observation: name of the metric, what it says, bounds.
 _ENGINE_HISTOGRAMS = {
     "queue_seconds": ("queue_seconds", "From arrival to the first scheduled step of a request.", SECONDS),
-    "first_token_seconds": ("time_to_first_token_seconds", "From arrival to the first token of a request (TTFT).", SECONDS),
-    "output_token_seconds": ("time_per_output_token_seconds", "Time per token after the first, per choice (TPOT).", SHORT_SECONDS),
+    "first_token_seconds": ("time_to_first_token_seconds", "From arrival to the first token of a request (TTFT).", FIRST_TOKEN_SECONDS),
+    "output_token_seconds": ("time_per_output_token_seconds", "Time per token after the first, per choice (TPOT).", TOKEN_SECONDS),
     "total_seconds": ("request_seconds", "From arrival to the end of a choice.", SECONDS),
+    "prefill_seconds": ("prefill_seconds", "From the first scheduled step of a request to its first token.", FIRST_TOKEN_SECONDS),
+    "decode_seconds": ("decode_seconds", "From the first token of a choice to its end.", SECONDS),
+    "request_prompt_tokens": ("request_prompt_tokens", "Length of the prompt of a request.", LENGTHS),
+    "request_generation_tokens": ("request_generation_tokens", "Length of the output of a choice, resumed tokens included.", LENGTHS),
     "step_seconds": ("step_seconds", "From sending a step to taking its result in.", SHORT_SECONDS),
     "step_tokens": ("step_tokens", "Tokens run by a step.", SIZES),
     "device_seconds": ("device_seconds", "Time the device worked on a step.", SHORT_SECONDS),
@@ -55,11 +70,15 @@ _LINK_LABELS = ("worker",)
 _Series = dict[tuple[str, ...], float]
 
 
+#: Statuses whose series are there from the start, as alerts look at them: Prometheus sees no increase where a series begins.
+_EXPECTED_CODES = (grpc.StatusCode.OK, grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
 class CallRecorder:
     """Counts calls by method and status; written on the clients' event loop."""
 
     def __init__(self, methods: Iterable[str]) -> None:
-        self._calls: dict[tuple[str, ...], float] = {(method, code.name.lower()): 0 for method in methods for code in grpc.StatusCode}
+        self._calls: dict[tuple[str, ...], float] = {(method, code.name.lower()): 0 for method in methods for code in _EXPECTED_CODES}
         self._loop_lag = Histogram(SHORT_SECONDS)
         self._delta_window_seconds = 0.0
         self._num_late_refusals = 0
@@ -96,7 +115,7 @@ class EngineRecorder:
         self._counts = dict.fromkeys(_ENGINE_COUNTS, 0)
         self._outcomes: dict[tuple[str, ...], float] = {(outcome.value,): 0 for kind in (FinishReason, Failure) for outcome in kind}
         self._histograms = {field: Histogram(bounds) for field, (_, _, bounds) in _ENGINE_HISTOGRAMS.items()}
-        self._inter_token = Histogram(SHORT_SECONDS)
+        self._inter_token = Histogram(TOKEN_SECONDS)
         self._key_usage = KeyUsageRecorder()
         self._loop_lag = Histogram(SHORT_SECONDS)
 

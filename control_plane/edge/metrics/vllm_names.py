@@ -21,6 +21,10 @@ _SAME = {
     "time_per_output_token_seconds": "request_time_per_output_token_seconds",
     "request_seconds": "e2e_request_latency_seconds",
     "queue_seconds": "request_queue_time_seconds",
+    "prefill_seconds": "request_prefill_time_seconds",
+    "decode_seconds": "request_decode_time_seconds",
+    "request_prompt_tokens": "request_prompt_tokens",
+    "request_generation_tokens": "request_generation_tokens",
     "step_tokens": "iteration_tokens_total",
 }
 

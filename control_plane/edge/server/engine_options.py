@@ -6,6 +6,17 @@ from control_plane.edge.engine_thread import EngineThreadOptions
 from control_plane.edge.worker_link.options import LinkOptions
 
 
+def limits(config: SchedulerConfig) -> dict[str, float]:
+    """What bounds queue and steps, by the names of the flags."""
+    return {
+        "max_queued_requests": config.engine.max_queued_requests,
+        "max_queued_tokens": config.engine.max_queued_tokens,
+        "max_num_seqs": config.scheduler.max_sequences,
+        "max_step_tokens": config.scheduler.max_step_tokens,
+        "steps_in_flight": config.scheduler.max_steps_in_flight,
+    }
+
+
 def engine_options(config: SchedulerConfig, instance_id: str, fingerprint: str, to_workers: PeerAccess) -> EngineThreadOptions:
     """Options of the engine, its links and the port for announcements."""
     return EngineThreadOptions(

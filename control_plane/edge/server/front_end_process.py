@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import FrontEndConfig, front_end_exposures
+from control_plane.edge.metrics.collector import BuildCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import RenderedMetrics
 from control_plane.edge.scheduler_link.link import SchedulerLink
@@ -27,7 +28,7 @@ from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import channel_credentials
 from pypto_serving.process.descriptors import DescriptorWatch
-from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
 
@@ -119,7 +120,8 @@ class FrontEndProcess:
         return FrontEndNumbers(counts.num_calls, counts.num_held_back, self._front_end.live.num_unwritten_bytes)
 
     def _register_metrics(self, to_scheduler: PeerAccess) -> None:
-        ProcessCollector(registry=self._registry)
+        register_process(self._registry)
+        self._registry.register(BuildCollector(self._front_end.model.name, self._front_end.model.fingerprint, {}))
         self._registry.register(CredentialCollector(PREFIX, [*self._front_end.access.watched, *to_scheduler.watched]))
         self._front_end.register_metrics(self._registry)
 

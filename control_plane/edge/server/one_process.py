@@ -6,21 +6,21 @@ import secrets
 import time
 from contextlib import AsyncExitStack
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import Config, front_end_exposures, scheduler_exposures
 from control_plane.edge.engine_thread import EngineThread
-from control_plane.edge.metrics.collector import EngineCollector
+from control_plane.edge.metrics.collector import BuildCollector, EngineCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.metrics.vllm_names import VllmNames
-from control_plane.edge.server.engine_options import engine_options
+from control_plane.edge.server.engine_options import engine_options, limits
 from control_plane.edge.server.front_end import FrontEndAssembly
 from control_plane.edge.service.admin_service import AdminService
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
-from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
 
@@ -77,7 +77,8 @@ class ControlPlane:
 
     def _metrics(self, engine: EngineThread, to_workers: PeerAccess) -> CollectorRegistry:
         registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=registry)
+        register_process(registry)
+        registry.register(BuildCollector(self.front_end.model.name, self.front_end.model.fingerprint, limits(self._config.scheduler)))
         registry.register(CredentialCollector(PREFIX, [*self.front_end.access.watched, *to_workers.watched]))
         held_back = self.front_end.context_limit
         collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: held_back.num_waiting)

@@ -11,26 +11,26 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import SchedulerConfig, scheduler_exposures
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.frontend_link.service import SessionOptions
 from control_plane.edge.lease.lease import Lease, open_store
-from control_plane.edge.metrics.collector import EngineCollector
+from control_plane.edge.metrics.collector import BuildCollector, EngineCollector
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import AllProcesses
 from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.edge.model_files import read_identity
-from control_plane.edge.server.engine_options import engine_options
+from control_plane.edge.server.engine_options import engine_options, limits
 from control_plane.edge.server.front_end_port import FrontEndServer, StoppedStandingBy
 from control_plane.edge.server.late_compiler import LateCompiler
 from control_plane.edge.server.parent import attend_parent, tell_parent, tell_serving
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
-from pypto_serving.process.metrics_endpoint import serve_metrics
+from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.stop_requests import StopRequests
 
@@ -110,7 +110,8 @@ class SchedulerProcess:
         sessions = SessionOptions(self._instance_id, model.fingerprint, model.vocab_size)
         self._server = FrontEndServer(config.front_ends, to_front_ends.credentials(), sessions, self._refusal, self._start_drain)
         registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=registry)
+        register_process(registry)
+        registry.register(BuildCollector(model.name, model.fingerprint, limits(config)))
         registry.register(CredentialCollector(PREFIX, [*to_workers.watched, *to_front_ends.watched]))
         engine, server = self._engine, self._server
         collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: server.counts().num_held_back)

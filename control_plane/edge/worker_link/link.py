@@ -157,6 +157,7 @@ class WorkerLink:
             resume_incarnation=session.description.incarnation if session else "",
             acked_step_id=session.acked_step_id if session else 0,
             model_fingerprint=self._options.model_fingerprint,
+            worker_address=self.address,
         )
         if session is None:
             return await open_stream(self.address, hello, self._options)
@@ -228,7 +229,7 @@ class WorkerLink:
         self._was_in_session = True
         stuck_incarnation, stuck_at = self._stuck or ("", None)
         session.open(stream, stuck_at if stuck_incarnation == welcome.incarnation else None)
-        fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch}
+        fields = {"worker": self.address, "incarnation": welcome.incarnation, "epoch": welcome.epoch, "numerics_id": welcome.numerics_id}
         _log.info("session opened", extra=fields)
         return session
 
@@ -279,6 +280,7 @@ class WorkerLink:
         if self._session and error.is_final:
             self.lose(str(error))
         self._num_failed_dials += 1
+        _log.debug("dial failed", extra={"worker": self.address, "reason": str(error), "failed_dials": self._num_failed_dials})
         self._is_refused, self._retry_seconds = error.is_refusal, error.retry_seconds
         self._note(str(error))
 

@@ -129,6 +129,14 @@ class WorkerSession:
         self._sent_step_id = step.step_id
         self._send(frame)
         self._metrics.step_sent(self._description.address, frame.ByteSize())
+        if _log.isEnabledFor(logging.DEBUG):
+            facts = {
+                "step": step.step_id,
+                "admitted": len(step.admissions),
+                "released": len(step.released_lanes),
+                "tokens": step.num_tokens,
+            }
+            _log.debug("step sent", extra={**self._log_fields, **facts})
 
     def reset(self, blame: str = "") -> None:
         """Make the worker forget everything; answered by `WorkerEvents.reset_done`. `blame` counts as a result that does not fit."""
@@ -242,6 +250,8 @@ class WorkerSession:
             self._faults.count_failed_step(result.error)
         else:
             self._faults.count_good_result()
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("step answered", extra={**self._log_fields, "step": message.step_id, "error": result.error})
         self._events.step_done(self, result)
 
     def _diverge(self, step_id: int, reason: str) -> None:

@@ -139,7 +139,18 @@ def test_several_choices_count_their_prompt_once_and_all_their_tokens():
     assert (counts["prompt_tokens_total",], counts["prefix_query_tokens_total",], counts["prefix_hit_tokens_total",]) == (20, 20, 0)
     assert counts["generation_tokens_total",] == 32
     assert counts["queue_seconds_count",] == counts["time_to_first_token_seconds_count",] == 1
-    assert counts["request_seconds_count",] == counts["time_per_output_token_seconds_count",] == 4
+    assert counts["request_seconds_count",] == counts["time_per_output_token_seconds_count",] == counts["decode_seconds_count",] == 4
+    assert (counts["request_prompt_tokens_count",], counts["request_prompt_tokens_sum",]) == (1, 20)
+    assert (counts["request_generation_tokens_count",], counts["request_generation_tokens_sum",]) == (4, 32)
+
+
+def test_queue_prefill_and_decode_make_up_the_time_of_a_request():
+    bench = Accounts()
+    bench.submit("r", tuple(range(20)))
+    bench.run()
+    counts = bench.counts()
+    parts = sum(counts[f"{part}_seconds_sum",] for part in ("queue", "prefill", "decode"))
+    assert parts == pytest.approx(counts["request_seconds_sum",]) and counts["prefill_seconds_sum",] > 0 < counts["decode_seconds_sum",]
 
 
 def test_the_time_that_a_reader_takes_is_no_gap_between_tokens():
@@ -218,7 +229,8 @@ def test_metrics_count_a_resume_as_the_same_request(num_resumed):
     bench.run()
     total = bench.metrics.total
     assert (total("prompt_tokens"), total("prefix_query_tokens"), total("prefix_hit_tokens")) == (9, 9, 0)
-    assert len(total("first_token_seconds")) == len(total("queue_seconds")) == 1
+    assert len(total("first_token_seconds")) == len(total("queue_seconds")) == len(total("prefill_seconds")) == 1
+    assert (total("request_prompt_tokens"), total("request_generation_tokens")) == ([9], [8])
 
 
 def test_a_device_without_work_is_not_called_idle():

@@ -64,3 +64,13 @@ def test_two_workers_in_one_process_do_not_share_metrics() -> None:
     first, second = described(), described()
     first.count_stale_frame()
     assert (value(first, "stale_frames_total"), value(second, "stale_frames_total")) == (1, 0)
+
+
+def test_the_worker_shows_what_its_owner_calls_it_and_nothing_of_owners_before() -> None:
+    metrics = described()
+    names = []
+    for name in ("10.0.0.7:50061", "worker-0.worker:50061", ""):
+        metrics.set_name(name)
+        (family,) = [family for family in metrics.registry.collect() if family.name == "pypto_serving_worker_info"]
+        names.append([(sample.labels["worker"], sample.value) for sample in family.samples])
+    assert names == [[("10.0.0.7:50061", 1.0)], [("worker-0.worker:50061", 1.0)], []]

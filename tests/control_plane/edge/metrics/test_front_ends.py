@@ -1,7 +1,7 @@
 """Metrics of front ends beside those of the scheduler."""
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, PlatformCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -60,3 +60,11 @@ def test_a_text_is_made_on_a_thread_and_taken_the_next_time() -> None:
         pass
     rendered.close()
     assert text == generate_latest(Own())
+
+
+def test_a_collector_that_keeps_its_families_is_scraped_as_often_as_one_likes() -> None:
+    registry = CollectorRegistry()
+    PlatformCollector(registry=registry)
+    text = generate_latest(registry)
+    shown = AllProcesses(registry, lambda: {"0": text})
+    assert generate_latest(shown) == generate_latest(shown) and generate_latest(shown).count(b"\npython_info{") == 2

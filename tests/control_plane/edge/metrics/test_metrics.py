@@ -8,12 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.edge.metrics.collector import EngineCollector, FrontEndCollector
-from control_plane.edge.metrics.families import SECONDS, SHORT_SECONDS, SIZES, Histogram
+from control_plane.edge.metrics.collector import BuildCollector, EngineCollector, FrontEndCollector
+from control_plane.edge.metrics.families import FIRST_TOKEN_SECONDS, LENGTHS, SECONDS, SHORT_SECONDS, SIZES, TOKEN_SECONDS, Histogram
 from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
 from control_plane.engine.stats import PassObservation
+from pypto_serving.process.version import version
 
 
 class Metrics:
@@ -35,11 +36,11 @@ class Metrics:
         return self.samples()[("pypto_serving_" + key[0], *key[1:])]
 
 
-def test_every_label_value_is_there_from_the_start() -> None:
+def test_what_alerts_look_at_is_there_from_the_start() -> None:
     samples = Metrics().samples()
     for reason in (*FinishReason, *Failure):
         assert samples[("pypto_serving_requests_finished_total", reason.value)] == 0
-    assert samples[("pypto_serving_calls_total", "Generate", "invalid_argument")] == 0
+    assert {key[2] for key in samples if key[0] == "pypto_serving_calls_total"} == {"ok", "internal", "resource_exhausted"}
     assert samples[("pypto_serving_requests_waiting", "capacity")] == 0
 
 
@@ -110,9 +111,22 @@ def test_met_02_restarts_of_a_worker_add_no_series() -> None:
     assert restart(0) == restart(1) == restart(50)
 
 
-@pytest.mark.parametrize("bounds", [SECONDS, SHORT_SECONDS, SIZES])
+@pytest.mark.parametrize("bounds", [SECONDS, SHORT_SECONDS, FIRST_TOKEN_SECONDS, TOKEN_SECONDS, SIZES, LENGTHS])
 def test_met_03_neighbouring_bounds_differ_by_a_factor_of_3_at_most(bounds: Sequence[float]) -> None:
     assert all(1 < high / low <= 3 for low, high in itertools.pairwise(bounds))
+
+
+def test_first_tokens_and_gaps_are_told_apart_to_less_than_double() -> None:
+    assert FIRST_TOKEN_SECONDS[0] == 0.001 and TOKEN_SECONDS[0] == 0.0005
+    assert all(high / low < 1.7 for bounds in (FIRST_TOKEN_SECONDS, TOKEN_SECONDS) for low, high in itertools.pairwise(bounds))
+
+
+def test_build_and_limits_are_shown() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(BuildCollector("qwen", "f1", {"max_num_seqs": 256}))
+    build = {"version": version(), "model": "qwen", "model_fingerprint": "f1"}
+    assert registry.get_sample_value("pypto_serving_build_info", build) == 1
+    assert registry.get_sample_value("pypto_serving_limits", {"limit": "max_num_seqs"}) == 256
 
 
 def test_met_03_long_gaps_and_huge_prompts_land_in_finite_buckets() -> None:

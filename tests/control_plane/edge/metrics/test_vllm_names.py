@@ -73,7 +73,7 @@ def test_counts_and_histograms_are_ours() -> None:
     scrape = Scrape()
     scrape.engine.observe(PassObservation(generation_tokens=5, inter_token_seconds={0.02: 4}, step_tokens=[7]))
     assert scrape.values("vllm:generation_tokens_total") == {("", ""): 5}
-    assert scrape.values("vllm:inter_token_latency_seconds_bucket")["le", "0.025"] == 4
+    assert scrape.values("vllm:inter_token_latency_seconds_bucket")["le", "0.02"] == 4
     assert scrape.values("vllm:iteration_tokens_total_sum") == {("", ""): 7}
 
 
