@@ -80,7 +80,9 @@ class Attempts:
 
     def progressed(self) -> None:
         """Note that the current attempt brought something new."""
-        if self._has_begun and self._trouble_since is not None:
+        if self._trouble_since is None:
+            return  # nothing has happened since the last time
+        if self._has_begun:
             _log.warning("resumed after %.1f s at %s", self._clock() - self._trouble_since, self.target)
         self._has_begun = True
         self._targets.preferred = self._index

@@ -105,8 +105,9 @@ class Delta:
 
     @classmethod
     def from_wire(cls, delta: pb.Delta) -> "Delta":
-        logprobs = tuple(map(TokenLogprob.from_wire, delta.logprobs))
-        return cls(delta.choice, delta.text, tuple(delta.token_ids), delta.first_index, logprobs)
+        logprobs = delta.logprobs
+        entries = tuple(map(TokenLogprob.from_wire, logprobs)) if logprobs else ()
+        return cls(delta.choice, delta.text, tuple(delta.token_ids), delta.first_index, entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,11 @@ class StreamState:
 
     def receive(self, response: pb.GenerateStreamResponse) -> Event | None:
         """The event in `response`, or None when it was received before; raises ServingError when it does not continue what we have."""
+        if response.HasField("delta"):  # nearly all of them have one
+            return self._receive_delta(response.delta)
         match response.WhichOneof("event"):
             case "started":
                 return self._receive_started(response.started)
-            case "delta":
-                return self._receive_delta(Delta.from_wire(response.delta), response.delta.numerics_id)
             case "prompt_logprobs":
                 return self._receive_prompt_logprobs(PromptLogprobs.from_wire(response.prompt_logprobs))
             case "finished":
@@ -113,15 +113,18 @@ class StreamState:
         self._started.resume_key = started.resume_key
         return None
 
-    def _receive_delta(self, delta: Delta, numerics_id: str) -> Delta:
-        received = self._choice(delta.choice)
+    def _receive_delta(self, wire: pb.Delta) -> Delta:
+        delta = Delta.from_wire(wire)
+        received = self._received.get(delta.choice) or self._choice(delta.choice)
         expected = len(received.token_ids)
-        if received.finished or delta.first_index != expected:
+        if delta.first_index != expected or received.finished:
             raise self._broken(f"choice {delta.choice}: expected token {expected}, the server sent token {delta.first_index}")
         received.token_ids += delta.token_ids
         received.texts.append(delta.text)
-        received.logprobs += delta.logprobs
-        received.numerics_id = numerics_id or received.numerics_id
+        if delta.logprobs:
+            received.logprobs += delta.logprobs
+        if wire.numerics_id:
+            received.numerics_id = wire.numerics_id
         return delta
 
     def _receive_prompt_logprobs(self, told: PromptLogprobs) -> PromptLogprobs | None:
