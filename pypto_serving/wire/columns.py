@@ -21,6 +21,7 @@ NO_PAGE = 0xFFFFFFFF
 MAX_GENERATION = 2**63 - 1
 
 Ids = npt.NDArray[np.uint32]
+Places = npt.NDArray[np.intp]  # ids in the form with which numpy indexes fastest
 Floats = npt.NDArray[np.float32]
 Generations = npt.NDArray[np.int64]
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
+
 from control_plane.core.step import (
     LaneAdmission,
     LaneError,
@@ -15,7 +17,18 @@ from control_plane.core.step import (
     WorkerDescription,
 )
 from pypto_serving.wire.checks import FrameError, check_distinct, check_equal_lengths, check_range
-from pypto_serving.wire.columns import U32, Floats, Generations, Ids, generation_of, unpack_finite, unpack_generations, unpack_ids_below
+from pypto_serving.wire.columns import (
+    U32,
+    Floats,
+    Generations,
+    Ids,
+    Places,
+    generation_of,
+    unpack_finite,
+    unpack_generations,
+    unpack_ids,
+    unpack_ids_below,
+)
 from pypto_serving.worker.v1 import worker_pb2
 
 #: Characters of a complaint that are kept.
@@ -115,31 +128,42 @@ class DueLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledColumns:
-    """What a step sampled: one entry per lane that did. Lanes are below the worker's number of lanes and differ from each other."""
+class SampledLanes:
+    """The lanes that a step sampled of, as columns. They are below the worker's number of lanes and differ from each other."""
 
     lanes: Ids
+    places: Places  # the same
     generations: Generations
-    token_ids: Ids
+    numbers: Sequence[int]  # the lanes again
 
 
-def sampled_columns(message: worker_pb2.StepResult, limits: WorkerDescription) -> SampledColumns:
-    """Unpack the columns of a result; raises FrameError when they do not fit each other or the worker's limits."""
+def sampled_lanes(message: worker_pb2.StepResult, limits: WorkerDescription) -> SampledLanes:
+    """Unpack the columns of a result that say of which lanes it is; raises FrameError when they do not fit each other or the limits."""
     check_range("lanes (number)", len(message.lanes) // U32.itemsize, 0, limits.max_lanes)
     lanes = unpack_ids_below(message.lanes, "lanes", limits.max_lanes)
     generations = unpack_generations(message.generations, message.generations_high)
-    token_ids = unpack_ids_below(message.token_ids, "token_ids", limits.vocab_size)
-    check_equal_lengths({"lanes": lanes, "generations": generations, "token_ids": token_ids})
+    check_equal_lengths({"lanes": lanes, "generations": generations, "token_ids": unpack_ids(message.token_ids, "token_ids")})
     check_distinct("lanes", lanes)
-    return SampledColumns(lanes, generations, token_ids)
+    return SampledLanes(lanes, lanes.astype(np.intp), generations, lanes.tolist())
 
 
-def step_result(message: worker_pb2.StepResult, sampled: SampledColumns, due: DueLogprobs, limits: WorkerDescription) -> StepResult:
+def sampled_tokens(message: worker_pb2.StepResult, sampled: SampledLanes, limits: WorkerDescription) -> Ids:
+    """Unpack the tokens, one of each lane; raises FrameError."""
+    token_ids = unpack_ids_below(message.token_ids, "token_ids", limits.vocab_size)
+    if len(token_ids) != len(sampled.lanes):
+        check_equal_lengths({"lanes": sampled.lanes, "generations": sampled.generations, "token_ids": token_ids})
+    return token_ids
+
+
+def step_result(
+    message: worker_pb2.StepResult, sampled: SampledLanes, token_ids: Ids, due: DueLogprobs, limits: WorkerDescription
+) -> StepResult:
     """Build the engine's view of the result of a step that ran; raises FrameError, also where log probabilities of `due` are missing."""
     check_range("lane_errors (number)", len(message.lane_errors), 0, limits.max_lanes)
-    tokens = dict(zip(sampled.lanes.tolist(), sampled.token_ids.tolist(), strict=True))
+    tokens = dict(zip(sampled.numbers, token_ids.tolist(), strict=True))
     logprobs = _logprobs(message, tokens, due.num_alternatives, limits.vocab_size)
-    _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), due.prompt_spans.keys(), due.excused_lanes)
+    if due.prompt_spans or message.prompt_logprobs:
+        _require_lanes("prompt_logprobs", (chunk.lane for chunk in message.prompt_logprobs), due.prompt_spans.keys(), due.excused_lanes)
     return StepResult(
         step_id=message.step_id,
         tokens=tokens,
