@@ -51,6 +51,7 @@ class StepInFlight:
     continued: bool
     has_masks: bool
     runs: list[ScheduledRun]
+    num_removals: int  # of sequences until then: while it is the same all of them are still there
 
 
 class Replica:
@@ -68,6 +69,7 @@ class Replica:
         self.starved = False  # a running sequence waits for pages
         self.sent_step_id = 0
         self.acked_step_id = 0
+        self._num_removals = 0
         self.running: list[Sequence] = []  # sorted by order
         self.kv: KVCacheManager
         self._options = options
@@ -164,6 +166,7 @@ class Replica:
         """Let a sequence go; its lane is released inside the next step, its pages are fenced. `is_stale`: and evicted first."""
         assert sequence.replica is self
         del self.running[bisect.bisect_left(self.running, sequence.order, key=_order)]
+        self._num_removals += 1
         self.kv.release(sequence.pages, is_stale)
         self._lanes[sequence.lane] = None
         self._free_lanes.append(sequence.lane)
@@ -261,7 +264,7 @@ class Replica:
         self.sent_step_id = step.step_id
         self.kv.step_sent(step.step_id)
         continued = len(runs) > len(step.admissions)
-        self._in_flight.append(StepInFlight(step.step_id, now, step.num_tokens, continued, bool(step.masks), runs))
+        self._in_flight.append(StepInFlight(step.step_id, now, step.num_tokens, continued, bool(step.masks), runs, self._num_removals))
 
     def update(self, result: StepResult) -> SequenceUpdates:
         """Apply a result: tokens, counters, fences. Raises StateMismatch or StepFailed before any effect."""
@@ -293,7 +296,9 @@ class Replica:
         updates = SequenceUpdates(self.description.numerics_id, sent.sent_time, sent.num_tokens, sent.continued)
         updates.failed = self._failed(result)
         failed = {failure.sequence for failure in updates.failed}
-        runs = [run for run in sent.runs if run[0].generation == run[1]]
+        runs = sent.runs
+        if sent.num_removals != self._num_removals:
+            runs = [run for run in runs if run[0].generation == run[1]]
         if failed:
             runs = [run for run in runs if run[0] not in failed]
         updates.sequences = [sequence for sequence, _, _, samples in runs if samples]

@@ -168,6 +168,8 @@ class Scheduler:
     def schedule(self, now: float) -> list[tuple[Replica, Step]]:
         """Build at most one step for every worker that accepts one; each is to be sent at once."""
         builders = {replica: StepBuilder(replica) for replica in self.replicas if replica.accepts_step}
+        if not builders:
+            return []
         others_wait = self.waiting.is_open
         for builder in builders.values():
             builder.run_live()

@@ -98,6 +98,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_acked_tokens: int = 0
     num_tokens: int = field(init=False)
+    plain_until: int = 0  # while fewer tokens are computed a step is one plain decode more; set when that is known
 
     def __post_init__(self) -> None:
         self.hashes = PageHashes(self.token_ids, self.cache_salt)
@@ -158,6 +159,12 @@ class Sequence:
         self.max_acked_tokens = max(self.max_acked_tokens, self.num_acked_tokens)
         self.num_computed_tokens = self.num_acked_tokens = 0
         self.num_tokens = len(self.token_ids)
+        self.plain_until = 0
+
+    def note_plain(self) -> None:
+        """Find out for how long the sequence, which decodes, needs neither a page, nor a mask, and does not come to its end."""
+        if self.constraint is None:
+            self.plain_until = min(self.pages.num_slots, self.compute_limit, self.final_length - 1)
 
 
 @dataclass(frozen=True, slots=True)

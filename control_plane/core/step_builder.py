@@ -122,6 +122,11 @@ class StepBuilder:
         runs, suspects = self._runs, self.replica.suspects
         for sequence in self.replica.running:  # victims are removed behind the one that is looked at
             computed = sequence.num_computed_tokens
+            if computed < sequence.plain_until and not suspects:
+                sequence.num_computed_tokens = computed = computed + 1
+                sequence.num_tokens = computed + 1
+                runs.append((sequence, sequence.generation, computed, True))
+                continue
             if computed >= sequence.compute_limit:
                 continue  # waits for its last results
             if suspects and self._sits_out(sequence):
@@ -137,6 +142,7 @@ class StepBuilder:
                 if samples := computed < sequence.final_length:
                     sequence.num_tokens = computed + 1
                 runs.append((sequence, sequence.generation, computed, samples))
+                sequence.note_plain()
             else:
                 prefilling.append(sequence)
         self.budget -= len(runs)

@@ -171,9 +171,9 @@ class KVCacheManager:
         self.version += 1
         grown = []
         for index, missing in wanted:
+            table, allocate = pages.tables[index], pools[index].allocate
             for _ in range(missing):
-                page = pools[index].allocate()
-                pages.tables[index].append(page)
+                table.append(page := allocate())
                 grown.append((index, page))
         self._measure_slots(pages)
         return grown

@@ -32,6 +32,8 @@ class PageHashes:
     def first(self, page_tokens: int, num_pages: int) -> list[bytes]:
         """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
         chain = self._chains.setdefault(page_tokens, [])
+        if num_pages <= len(chain):
+            return chain
         assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
         parent = chain[-1] if chain else hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()
         new = array("I", self._token_ids[len(chain) * page_tokens : num_pages * page_tokens])
