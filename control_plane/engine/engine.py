@@ -57,6 +57,7 @@ class Engine:
         self._woken = asyncio.Event()
         self._woken_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None  # when it wakes us up
 
     # The loop
 
@@ -310,9 +311,18 @@ class Engine:
 
     def _set_timer(self) -> None:
         """Wake up by itself when a sequence is overdue, the snapshot is old, or a clean pass would show that all is well again."""
-        if self._timer:
-            self._timer.cancel()
         masks_due = self._masks_due if self._expected_masks else None
         dues = [self._scheduler.next_overdue(), masks_due, self._stats.next_snapshot(self._healthy)]
-        seconds = min((due - self._clock() for due in dues if due is not None), default=None)
-        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(max(0.0, seconds), self._wake)
+        due = min((due for due in dues if due is not None), default=None)
+        if due == self._due and self._timer:
+            return  # as after most passes
+        if self._timer:
+            self._timer.cancel()
+        self._due = due
+        self._timer = None
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._be_due)
+
+    def _be_due(self) -> None:
+        self._timer = None
+        self._wake()

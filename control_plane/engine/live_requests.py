@@ -3,9 +3,12 @@
 import hmac
 import logging
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
+from control_plane.core.replica import Replica
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates
+from control_plane.engine.choice_batch import ChoiceBatch
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import (
     ConstraintMaker,
@@ -19,7 +22,7 @@ from control_plane.engine.ports import (
 )
 from control_plane.engine.queue_limits import QueueLimits
 from control_plane.engine.quotas import Quotas
-from control_plane.engine.request import FrontEndRequests, LiveChoice, LiveRequest, begin
+from control_plane.engine.request import FrontEndRequests, LiveChoice, LiveRequest, TokenTime, begin
 from control_plane.engine.snapshot import SequenceState
 from control_plane.engine.stats import EngineStats
 
@@ -46,6 +49,7 @@ class LiveRequests:
         self._front_ends: dict[FrontEnd, FrontEndRequests] = {}
         self._requests: dict[str, LiveRequest] = {}  # of all front ends, by id
         self._choices: dict[Sequence, LiveChoice] = {}
+        self._batches: WeakKeyDictionary[Replica, ChoiceBatch] = WeakKeyDictionary()  # of the last step of each
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -155,20 +159,28 @@ class LiveRequests:
                 choice.owner.outputs.started.append(sequence.request_id)
 
     def _emit_tokens(self, updates: SequenceUpdates, now: float) -> None:
-        choices = [self._choices[sequence] for sequence in updates.sequences]
-        logprobs, numerics_id = updates.logprobs, updates.numerics_id
+        if not updates.sequences:
+            return
+        replica = updates.sequences[0].replica
+        assert replica is not None
+        batch = self._batches.get(replica)
+        if batch is None or batch.sequences != updates.sequences or batch.numerics_id != updates.numerics_id:
+            batch = self._batches[replica] = self._begin_batch(updates, now)
+        else:
+            self._stats.count_batch(batch, now)
+        batch.time.seconds = now
+        self._quotas.count_tokens(batch.choices)
+        batch.emit(updates.token_ids, updates.logprobs)
+
+    def _begin_batch(self, updates: SequenceUpdates, now: float) -> ChoiceBatch:
+        """Count the tokens of choices that have not got their last ones together."""
+        choices, numerics_id = [self._choices[sequence] for sequence in updates.sequences], updates.numerics_id
         for choice in choices:
             if choice.numerics_id != numerics_id:
                 choice.numerics_id = numerics_id
                 choice.owner.outputs.numerics.append((choice.number, numerics_id))
-        for choice, token_id in zip(choices, updates.token_ids, strict=True):
-            owner = choice.owner
-            if logprobs and choice.sequence in logprobs:
-                owner.outputs.logprobs.append((len(owner.numbers), logprobs[choice.sequence]))
-            owner.numbers.append(choice.number)
-            owner.token_ids.append(token_id)
         self._stats.count_tokens(choices, now)
-        self._quotas.count_tokens(choices)
+        return ChoiceBatch(updates.sequences, choices, numerics_id)
 
     def fail_sequences(self, failures: list[FailedSequence]) -> None:
         """End the requests of sequences that cannot go on."""
@@ -195,8 +207,9 @@ class LiveRequests:
         live = self._own(front_end, request_id)
         if live and live.held:
             live.held = False
+            self._batches.clear()
             for choice in live.open:
-                choice.last_token_time = None  # the gap is the reader's
+                choice.last_token = TokenTime()  # the gap is the reader's
                 self._scheduler.unhold(choice.sequence, now)
 
     def _own(self, front_end: FrontEnd, request_id: str) -> LiveRequest | None:

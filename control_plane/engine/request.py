@@ -56,6 +56,13 @@ class LiveRequest:
         return self.leader.num_cached_tokens if self.leader else 0
 
 
+@dataclass(slots=True)
+class TokenTime:
+    """When choices got their last token, those of a batch at the same time. None: the gap before the next one is of no interest."""
+
+    seconds: float | None = None
+
+
 @dataclass(slots=True, eq=False)
 class LiveChoice:
     """One choice of a live request."""
@@ -67,7 +74,7 @@ class LiveChoice:
     sequence: Sequence
     numerics_id: str = ""  # told last
     first_token_time: float | None = None
-    last_token_time: float | None = None  # None: the gap before the next token is of no interest
+    last_token: TokenTime = field(default_factory=TokenTime)
 
     @property
     def num_resumed_tokens(self) -> int:

@@ -14,6 +14,7 @@ from typing import Protocol
 from control_plane.core.scheduler import Scheduler, SchedulerCounters
 from control_plane.core.sequence import Sequence, SequenceUpdates
 from control_plane.core.step import StepResult
+from control_plane.engine.choice_batch import ChoiceBatch
 from control_plane.engine.ports import Failure, FinishReason, SequenceFinished, Tenant
 from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot
@@ -124,17 +125,24 @@ class EngineStats:
     def count_tokens(self, choices: Collection[LiveChoice], now: float) -> None:
         """Count the next token of each of some choices."""
         self.observed.generation_tokens += len(choices)
-        times = Counter([choice.last_token_time for choice in choices])
+        times = Counter([choice.last_token.seconds for choice in choices])
         if times.pop(None, 0):
             for choice in choices:
                 if choice.first_token_time is None:
                     self._count_first_token(choice, now)
-        gaps = self.observed.inter_token_seconds
         for last_token_time, count in times.items():
             assert last_token_time is not None
-            gaps[now - last_token_time] = gaps.get(now - last_token_time, 0) + count
-        for choice in choices:
-            choice.last_token_time = now
+            self._count_gap(now - last_token_time, count)
+
+    def count_batch(self, batch: ChoiceBatch, now: float) -> None:
+        """Count the next token of each choice of a batch that has got one before."""
+        assert batch.time.seconds is not None
+        self.observed.generation_tokens += len(batch.sequences)
+        self._count_gap(now - batch.time.seconds, len(batch.sequences))
+
+    def _count_gap(self, seconds: float, count: int) -> None:
+        gaps = self.observed.inter_token_seconds
+        gaps[seconds] = gaps.get(seconds, 0) + count
 
     def _count_first_token(self, choice: LiveChoice, now: float) -> None:
         choice.first_token_time = now
@@ -166,9 +174,10 @@ class EngineStats:
     def publish(self) -> None:
         """Hand the observations of a pass to the metrics and start anew. No request is to suffer from metrics that fail."""
         observed, self.observed = self.observed, PassObservation()
-        before, self._published = self._published, copy(self._scheduler.counters)
-        for name in _COUNTERS:
-            setattr(observed, name, getattr(self._published, name) - getattr(before, name))
+        if self._published != self._scheduler.counters:
+            before, self._published = self._published, copy(self._scheduler.counters)
+            for name in _COUNTERS:
+                setattr(observed, name, getattr(self._published, name) - getattr(before, name))
         try:
             self._metrics.observe(observed)
         except Exception:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import uvloop
 from fakes.control_plane.engine_doubles import Bench, RecordingFrontEnd, RecordingMetrics, make_request
 from fakes.worker.strict_worker import StrictWorker, describe, prompt_logprob, solo
 
@@ -338,9 +339,16 @@ async def test_the_loop_finds_its_health_again_without_traffic(monkeypatch):
     await running
 
 
-async def test_the_loop_wakes_up_by_itself():
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("grace_seconds", [0.05, 0.0])  # 0: a timer that is due at once is none of uvloop's timers
+def test_the_loop_wakes_up_by_itself(loop_factory, grace_seconds):
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(wake_up_by_itself(grace_seconds))
+
+
+async def wake_up_by_itself(grace_seconds: float) -> None:
     front_end, options = RecordingFrontEnd(), EngineOptions(snapshot_seconds=0.01)
-    engine = Engine(Scheduler(SchedulerOptions(grace_seconds=0.05)), RecordingMetrics(), options=options)
+    engine = Engine(Scheduler(SchedulerOptions(grace_seconds=grace_seconds)), RecordingMetrics(), options=options)
     events: WorkerEvents = engine
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(engine.run())

@@ -45,6 +45,19 @@ def test_a_pass_brings_each_front_end_its_own_and_nothing_when_there_is_nothing(
     assert (other.accepted, idle.accepted) == ({"theirs"}, {"idle"})
 
 
+def test_front_ends_that_share_steps_get_their_own_tokens_and_log_probabilities():
+    bench, other = Bench(), Passes()
+    for index in range(3):
+        bench.submit(f"mine{index}", (1, index), max_tokens=6, sampling=SamplingParams(logprobs=index == 1))
+        bench.submit(f"theirs{index}", (2, index), front_end=other, max_tokens=6, sampling=SamplingParams(logprobs=index > 0))
+    bench.run()
+    for index in range(3):
+        assert bench.front_end.output_of(f"mine{index}") == solo((1, index), 6)
+        assert other.output_of(f"theirs{index}") == solo((2, index), 6)
+    assert {key: len(entries) for key, entries in bench.front_end.logprobs.items()} == {("mine1", 0): 6}
+    assert {key: len(entries) for key, entries in other.logprobs.items()} == {("theirs1", 0): 6, ("theirs2", 0): 6}
+
+
 def test_lpu_05_prompt_logprobs_survive_a_preemption_between_two_chunks():
     prompt = tuple(range(40))
     bench = Bench(describe(groups=[(4, 15, None)]), max_step_tokens=8, max_steps_in_flight=1)
