@@ -1,5 +1,6 @@
 """Output that clients have not taken yet: how much it is, and holding requests whose clients are slow."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,7 +30,10 @@ class UnwrittenTotal:
 class Backlog:
     """Knows how much of one stream is not written yet; has its request held while that is too much, unless `options` are None."""
 
-    __slots__ = ("_hold", "_is_closed", "_options", "_token_bytes", "_total", "_unhold", "is_held", "num_tokens")
+    __slots__ = (
+        *("_hold", "_is_closed", "_max_tokens", "_max_tokens_when_short", "_shortage_bytes"),
+        *("_token_bytes", "_total", "_unhold", "is_held", "num_tokens"),
+    )
 
     def __init__(
         self,
@@ -39,7 +43,12 @@ class Backlog:
         hold: Callable[[], None],
         unhold: Callable[[], None],
     ) -> None:
-        self._options = options
+        self._max_tokens = self._max_tokens_when_short = self._shortage_bytes = math.inf
+        if options is not None:
+            max_tokens = options.max_unwritten_bytes / token_bytes if token_bytes else math.inf
+            self._max_tokens = min(options.max_unwritten_tokens, max_tokens)
+            self._max_tokens_when_short = min(options.max_unwritten_tokens, max_tokens * _SHORT_SHARE)
+            self._shortage_bytes = options.max_unwritten_total_bytes // 2
         self._token_bytes = token_bytes
         self._total = total
         self._hold = hold
@@ -52,15 +61,14 @@ class Backlog:
         """So many tokens are not written now."""
         if self._is_closed:
             return
-        self._total.num_bytes += (num_tokens - self.num_tokens) * self._token_bytes
+        total = self._total
+        total.num_bytes += (num_tokens - self.num_tokens) * self._token_bytes
         self.num_tokens = num_tokens
-        if self._options is None:
-            return
-        share = self._share(self._options)
-        if self.is_held and share < 0.5:
+        most = self._max_tokens if total.num_bytes <= self._shortage_bytes else self._max_tokens_when_short
+        if self.is_held and num_tokens < most / 2:
             self.is_held = False
             self._unhold()
-        elif not self.is_held and share > 1:
+        elif num_tokens > most and not self.is_held:
             self.is_held = True
             self._hold()
 
@@ -68,9 +76,3 @@ class Backlog:
         """Nobody will write the rest."""
         self._total.num_bytes -= 0 if self._is_closed else self.num_tokens * self._token_bytes
         self._is_closed = True
-
-    def _share(self, options: StreamOptions) -> float:
-        """How much is unwritten, as a share of what may be."""
-        is_short = self._total.num_bytes > options.max_unwritten_total_bytes // 2
-        max_bytes = options.max_unwritten_bytes * (_SHORT_SHARE if is_short else 1)
-        return max(self.num_tokens / options.max_unwritten_tokens, self.num_tokens * self._token_bytes / max_bytes)

@@ -9,7 +9,7 @@ from control_plane.edge.text.text_stream import SequenceTextStream
 from control_plane.engine.ports import FinishReason, SequenceFinished
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are many
 class Delta:
     """Consecutive tokens of a choice, made under one numerics id, and the text that may be shown with them."""
 

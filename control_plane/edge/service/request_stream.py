@@ -32,7 +32,8 @@ class RequestStream:
         self._num_in_write = 0  # tokens of a message on its way
         self._failed: RequestFailed | None = None
         self._answered = asyncio.Event()  # accepted or refused
-        self._arrived = asyncio.Event()
+        self._has_output = False  # that it may take
+        self._waiting: asyncio.Future[None] | None = None  # for output; an Event would do, and costs more each time
         self._interrupt: asyncio.Timeout | None = None
         self._reason: RequestError | None = None
 
@@ -68,7 +69,9 @@ class RequestStream:
     def let_go(self) -> None:
         """Let the call have what has come."""
         self.is_ending = False
-        self._arrived.set()
+        self._has_output = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     # The call's side
 
@@ -83,12 +86,13 @@ class RequestStream:
 
         Raises a RequestError when the request failed and what had come before was there to be taken.
         """
-        if not self._arrived.is_set():
+        if not self._has_output:
             if self.ended.is_set() and not self.is_in_turn:
                 return self._raise_failure()
             self.is_behind = False
-            await self._arrived.wait()
-        self._arrived.clear()
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        self._has_output = False
         self.is_behind = True
         return True
 
