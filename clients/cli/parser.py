@@ -9,6 +9,7 @@ from clients.cli.command import EXPLANATION, Command
 from clients.cli.connection_flags import ADMIN_TARGET, TARGET, add_connection_arguments
 from clients.cli.generate import Generate
 from clients.cli.operator_commands import Drain, ResetCache, State, Top
+from clients.cli.profile import Profile
 from clients.cli.serve import Serve
 from clients.cli.small_commands import Abort, Detokenize, Health, Models, Server, Tokenize
 from clients.cli.verify import Verify
@@ -19,7 +20,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "serve": (Serve(),),
     "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
     "look after a service": (Health(), Server(), State(), Top(), Drain(), ResetCache(), Abort()),
-    "measure": (Bench(), Verify()),
+    "measure": (Bench(), Profile(), Verify()),
 }
 
 

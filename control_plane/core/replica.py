@@ -150,6 +150,10 @@ class Replica:
 
     # Sequences
 
+    def sequence_in(self, lane: int) -> Sequence | None:
+        """The running sequence that has a lane."""
+        return self._lanes[lane]
+
     def admit(self, sequence: Sequence, generation: int, hit: PrefixHit) -> None:
         """Give a sequence that fits a lane and pages."""
         pages = self.kv.admit(sequence.hashes, hit, sequence.num_admission_tokens)

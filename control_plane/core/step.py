@@ -48,6 +48,7 @@ class WorkerDescription:
     lease_seconds: float
     num_partitions: int
     cache_groups: tuple[CacheGroup, ...]
+    features: frozenset[str] = frozenset()  # beyond the version of the protocol
 
 
 @dataclass(frozen=True, slots=True)

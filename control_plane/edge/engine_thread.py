@@ -17,6 +17,8 @@ from control_plane.core.constraint import Constraint
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.scheduler import Scheduler
 from control_plane.edge.event_loop import new_event_loop
+from control_plane.edge.profiling.engine_recorder import record_engine
+from control_plane.edge.profiling.profiler import ProcessSpans, Profiler
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.options import LinkOptions
@@ -52,6 +54,7 @@ class EngineThreadOptions:
     host: str
     announce_port: int
     announce_credentials: grpc.ServerCredentials | None = None  # plain text
+    process_name: str = "control plane"  # in traces
 
 
 class Compiler(Protocol):
@@ -78,6 +81,7 @@ class EngineThread:
         self._registry: WorkerRegistry | None = None
         self._pulse = Pulse()
         self._front_end: FrontEnd | None = None
+        self.profiler = Profiler(options.process_name)  # of the engine's event loop
         self._masks = MaskThreads(compiler.begin, lambda: self._soon(lambda engine: engine.mask_ready()))
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -161,6 +165,11 @@ class EngineThread:
         self._soon(apply)
         return await asyncio.wrap_future(future)
 
+    async def stop_profile(self, recording_id: str) -> list[ProcessSpans]:
+        """End the recording; returns what everybody has recorded. Raises ProfileRefused."""
+        assert self._loop is not None, "the engine has not been started"
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.profiler.stop(recording_id), self._loop))
+
     async def stop(self) -> None:
         """End the engine and its sessions, and then what makes its masks: for want of one it would fail a request."""
         if self._thread is not None:
@@ -191,7 +200,9 @@ class EngineThread:
         options = self._options
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
-        registry = self._registry = WorkerRegistry(options.links, LinkContext(engine, self._link_metrics, time.monotonic))
+        self.profiler.add_local(record_engine(engine))
+        context = LinkContext(engine, self._link_metrics, time.monotonic, self.profiler)
+        registry = self._registry = WorkerRegistry(options.links, context)
         server = grpc.aio.server(options=[EXCLUSIVE_PORT])
         worker_pb2_grpc.add_AnnounceServiceServicer_to_server(AnnounceServicer(registry), server)
         port = bind(server, options.host, options.announce_port, options.announce_credentials)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,8 +16,10 @@ from control_plane.engine.live_requests import LiveRequests
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import ConstraintMaker, Failure, FrontEnd, GenerationRequest, Worker
 from control_plane.engine.quotas import Quotas
+from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot, EngineState
 from control_plane.engine.stats import EngineMetrics, EngineStats
+from control_plane.engine.tracer import EngineTracer
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Engine:
     def turn(self) -> None:
         """One pass of the loop."""
         now = self._clock()
+        self.tracer.pass_begun()
         self._turn_failed = False
         with self._recovering():
             self._apply_results(now)
@@ -105,6 +108,7 @@ class Engine:
                 continue
             self._stats.count_step(updates, result, now)
             self._requests.apply(updates, now)
+            self.tracer.result_applied(replica, result.step_id, len(updates.token_ids))
             constraints = [sequence.constraint for sequence in updates.sequences if sequence.constraint is not None]
             if constraints:
                 self._expected_masks += constraints
@@ -125,10 +129,12 @@ class Engine:
     def _run_steps(self, now: float) -> bool:
         """Send at most one step to every worker; returns whether there may be another."""
         steps, failed = self._scheduler.schedule(now), self._scheduler.pop_failed()
+        self.tracer.scheduled()
         for replica, step in steps:
             worker = self._workers[replica]
             try:
                 worker.submit(step)
+                self.tracer.step_sent(replica, step)
             except Exception:
                 _log.exception("step %d cannot be sent to %s", step.step_id, replica.description.address)
                 self._reset(worker, "step not sent", counts=True)
@@ -145,6 +151,7 @@ class Engine:
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
         self._stats.refresh_snapshot(now, self._healthy)
+        self.tracer.published()
 
     def _guard(self, call: Callable[[], None]) -> None:
         """Call a listener, whose failure is not to stop the loop."""
@@ -234,6 +241,20 @@ class Engine:
     # For operators
 
     @property
+    def tracer(self) -> EngineTracer:
+        """Who hears what the engine does."""
+        return self._stats.tracer
+
+    @tracer.setter
+    def tracer(self, tracer: EngineTracer) -> None:
+        self._stats.tracer = tracer
+
+    @property
+    def live_choices(self) -> Sequence[LiveChoice]:
+        """The choices that have not ended."""
+        return self._requests.live_choices
+
+    @property
     def snapshot(self) -> EngineSnapshot:
         """The latest snapshot; may be read on any thread."""
         return self._stats.snapshot
@@ -265,6 +286,8 @@ class Engine:
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
         self._results.append((worker, result))
+        if replica := self._replicas.get(worker):
+            self.tracer.result_arrived(replica, result.step_id)
         self._wake()
 
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:

@@ -7,6 +7,7 @@ import grpc.aio
 from pypto_serving.wire.fingerprint import fingerprint_model
 from worker.config import read_config
 from worker.loaded_runner import load_runner
+from worker.operator_profile import OperatorProfile
 from worker.progress import ProgressCounter
 from worker.service.channel_options import CHANNEL_OPTIONS
 from worker.service.device_thread import DeviceThread
@@ -36,7 +37,7 @@ class ServedWorker:
         self.device = DeviceThread(progress)
         loaded = await self.device.call(lambda: load_runner(self._config, progress))
         description = loaded.describe(incarnation, self._config.max_steps_in_flight, self._config.lease_seconds)
-        self.servicer = WorkerServicer(description, self.device, progress, self.metrics)
+        self.servicer = WorkerServicer(description, self.device, progress, self.metrics, operators=OperatorProfile)
         self.device.serve(loaded.runner, self.servicer)
         self.server = WorkerServer(self.servicer)
         self.address = f"127.0.0.1:{await self.server.start('127.0.0.1', 0)}"

@@ -59,7 +59,7 @@ class Service(Caller):
 
     def __post_init__(self) -> None:
         super().__init__(self.server.channel())
-        self._admin = admin_pb2_grpc.AdminServiceStub(self.server.channel("admin"))
+        self.admin = admin_pb2_grpc.AdminServiceStub(self.server.channel("admin"))
 
     def plan(self, output: Sequence[int] | bytes, name: str = "script") -> str:
         """Write an output down; returns the name of its prompt."""
@@ -78,7 +78,7 @@ class Service(Caller):
 
     async def state(self) -> admin_pb2.GetStateResponse:
         """What operators see."""
-        return await self._admin.GetState(admin_pb2.GetStateRequest(with_sequences=True))
+        return await self.admin.GetState(admin_pb2.GetStateRequest(with_sequences=True))
 
     async def until_at_rest(self) -> admin_pb2.GetStateResponse:
         """Wait until no call, no sequence, and no page that is not free or cached is left."""

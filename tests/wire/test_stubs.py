@@ -46,7 +46,7 @@ def test_rpc_06_the_generator_brings_a_grpc_that_can_load_them() -> None:
     assert min(Version(bound.version) for bound in _allowed("grpcio").specifier if bound.operator == ">=") >= generated
 
 
-@pytest.mark.parametrize("package", ["inference", "worker", "admin"])
+@pytest.mark.parametrize("package", ["inference", "worker", "admin", "scheduler", "profile"])
 def test_rpc_06_generating_again_changes_nothing(package: str, tmp_path: Path) -> None:
     source = f"pypto_serving/{package}/v1/{package}.proto"
     tool = [sys.executable, "-m", "grpc_tools.protoc", f"-I{_PROTOS}", f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
@@ -55,7 +55,7 @@ def test_rpc_06_generating_again_changes_nothing(package: str, tmp_path: Path) -
         assert path.read_text() == (_PROTOS / path.relative_to(tmp_path)).read_text()
 
 
-@pytest.mark.parametrize("package", ["inference", "worker", "admin"])
+@pytest.mark.parametrize("package", ["inference", "worker", "admin", "scheduler", "profile"])
 def test_protos_name_the_packages_of_other_languages(package: str) -> None:
     options = importlib.import_module(f"pypto_serving.{package}.v1.{package}_pb2").DESCRIPTOR.GetOptions()
     assert options.go_package == f"pypto_serving/{package}/v1;{package}v1"

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from worker.progress import ProgressCounter
 from worker.step import Step, StepResult
+from worker.step_trace import StepTrace
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class _Launched:
     """A step on the device."""
 
     era: int
-    step_id: int
+    step: Step
     pending: Pending
     begin_ns: int
     idle_us: int
@@ -103,6 +104,7 @@ class DeviceThread:
         self._num_finished = 0
         self._failure = ""
         self._launched: deque[_Launched] = deque()
+        self._trace: StepTrace | None = None
         self._awaited: SimpleQueue[_Launched | None] | None = None  # made with the thread that waits
         self._idle_since_ns = time.perf_counter_ns()
         self._thread.start()
@@ -148,6 +150,10 @@ class DeviceThread:
         self._num_submitted += 1
         self._queue.put(partial(self._on_device_reset, era))
 
+    def trace(self, trace: StepTrace | None) -> None:
+        """Tell `trace` of the steps that are submitted from now on, and the one before of no more."""
+        self._queue.put(partial(self._on_device_trace, trace))
+
     def stop(self, timeout_seconds: float) -> bool:
         """End the thread after the step it executes; returns whether it ended within the time. What is queued is dropped."""
         self.era += 1
@@ -180,7 +186,7 @@ class DeviceThread:
             self._on_device_collect_all()
             self._on_device_fail(era, step.step_id, exception, begin_ns, idle_us)
             return
-        self._launched.append(_Launched(era, step.step_id, pending, begin_ns, idle_us))
+        self._launched.append(_Launched(era, step, pending, begin_ns, idle_us))
         if pending.is_ready:
             self._on_device_collect_all()
         else:
@@ -198,18 +204,20 @@ class DeviceThread:
     def _on_device_collect(self) -> None:
         launched = self._launched.popleft()
         if self._failure:
-            self._report(ExecutedStep(launched.era, launched.step_id, None, f"void, as {self._failure}", 0, launched.idle_us))
+            self._report(ExecutedStep(launched.era, launched.step.step_id, None, f"void, as {self._failure}", 0, launched.idle_us))
             return
         # The device was busy with the step before for a part of the time.
         begin_ns = max(launched.begin_ns, self._idle_since_ns)
         try:
             result = self._runner.collect(launched.pending)
-            assert result.step_id == launched.step_id, (result.step_id, launched.step_id)
+            assert result.step_id == launched.step.step_id, (result.step_id, launched.step.step_id)
         except Exception as exception:
-            self._on_device_fail(launched.era, launched.step_id, exception, begin_ns, launched.idle_us)
+            self._on_device_fail(launched.era, launched.step.step_id, exception, begin_ns, launched.idle_us)
             return
         device_us = self._on_device_spent(begin_ns)
-        self._report(ExecutedStep(launched.era, launched.step_id, result, "", device_us, launched.idle_us))
+        if self._trace is not None:
+            self._trace.executed(launched.step, result, device_us * 1000)
+        self._report(ExecutedStep(launched.era, launched.step.step_id, result, "", device_us, launched.idle_us))
 
     def _on_device_fail(self, era: int, step_id: int, exception: Exception, begin_ns: int, idle_us: int) -> None:
         _log.error("step failed", extra={"step": step_id}, exc_info=exception)
@@ -239,6 +247,14 @@ class DeviceThread:
             with suppress(Exception):  # which comes up again when the step is collected
                 launched.pending.wait()
             self._queue.put(partial(self._on_device_collect_until, launched))
+
+    def _on_device_trace(self, trace: StepTrace | None) -> None:
+        self._on_device_collect_all()
+        if self._trace is not None:
+            self._trace.end()
+        self._trace = trace
+        if trace is not None:
+            trace.begin()
 
     def _on_device_reset(self, era: int) -> None:
         self._progress.begin()

@@ -24,6 +24,7 @@ from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.operator_profile import OperatorProfile
 from worker.progress import ProgressCounter
 from worker.service.announce import Announcer
 from worker.service.channel_options import SERVER_OPTIONS, Options
@@ -105,7 +106,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
             return 0
         loaded = loading.result()
         description = loaded.describe(secrets.token_hex(8), config.max_steps_in_flight, config.lease_seconds)
-        servicer = WorkerServicer(description, device, progress, metrics)
+        servicer = WorkerServicer(description, device, progress, metrics, operators=OperatorProfile)
         device.serve(loaded.runner, servicer)
         load_seconds = time.monotonic() - started_at
         _expose(metrics, loaded, load_seconds)

@@ -10,6 +10,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from pypto_serving.profile.v1 import profile_pb2
+from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.worker.v1 import worker_pb2 as pb
@@ -19,8 +21,10 @@ from worker.service.device_thread import DeviceThread, ExecutedStep
 from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames import check_hello, common_version, decode_step, encode_failure, encode_result, encode_welcome
 from worker.service.metrics import WorkerMetrics
+from worker.service.recording import WorkerRecording
 from worker.service.session import LeaseHeldError, Session, SessionRequest, StepOrderError
 from worker.step import WorkerDescription
+from worker.step_trace import MakeOperators, no_operators
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +47,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         progress: ProgressCounter,
         metrics: WorkerMetrics,
         clock: Callable[[], float] = time.monotonic,
+        operators: MakeOperators = no_operators,
     ) -> None:
         self._description = description
         self._device = device
+        self._recording = WorkerRecording(device, description.incarnation, operators)
         self._progress = progress
         self._metrics = metrics
         self._clock = clock
         self._session: Session[pb.StepResult] = Session(description.incarnation, description.lease_seconds, description.max_steps_in_flight)
         self._stream: FrameStream | None = None
+        self._peer_clock = PeerClock()
         self._resets: dict[int, tuple[FrameStream, int]] = {}  # by era: who waits for ResetDone, and the step id in it
         self._lanes_were_live = False
         self._draining = False
@@ -175,6 +182,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._stream is not None:
             replaced = f"replaced by a newer stream of control plane {hello.control_plane_id}, epoch {grant.epoch}"
             self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, replaced))
+        self._peer_clock = PeerClock()
         stream = self._stream = FrameStream(grant.stream, grant.epoch, hello.control_plane_id)
         welcome = encode_welcome(self._description, common_version(hello), grant.epoch, grant.resumed, grant.last_step_id)
         stream.send(pb.ExecuteResponse(epoch=grant.epoch, welcome=welcome))
@@ -223,20 +231,25 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._session.renew_lease(self._clock())
         match request.WhichOneof("frame"):
             case "step":
-                step = decode_step(request.step, self._description)
-                admitted = [admission.lane for admission in step.admissions]
-                self._session.accept_step(step.step_id, request.step.acked_step_id, step.released_lanes.tolist(), admitted)
-                self._device.submit(step)
+                with self._recording.spent("take in", request.step.step_id):
+                    step = decode_step(request.step, self._description)
+                    admitted = [admission.lane for admission in step.admissions]
+                    self._session.accept_step(step.step_id, request.step.acked_step_id, step.released_lanes.tolist(), admitted)
+                    self._device.submit(step)
             case "reset":
                 self._reset(stream)
             case "heartbeat":
-                pass
+                if request.heartbeat.HasField("clock"):
+                    self._peer_clock.heard(request.heartbeat.clock)
+                    self._send_progress(self._peer_clock.reading())
+            case "recording":
+                self._recording.told(request.recording, stream)
             case "farewell":
                 stream.said_farewell = True  # a broken connection, too, can look as if the other side had closed the stream
             case None if is_unknown_kind(request):
                 _log.debug("frame of an unknown kind ignored", extra={"control_plane": stream.control_plane_id})
             case kind:
-                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat or farewell")
+                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat, recording or farewell")
 
     def _reset(self, stream: FrameStream) -> None:
         self._session.reset()
@@ -262,7 +275,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, silence))
             self._stream = None
 
-    def _send_progress(self) -> None:
+    def _send_progress(self, clock: profile_pb2.Clock | None = None) -> None:
         if self._stream is not None:
             progress = pb.Progress(
                 progress=self._progress.count,
@@ -270,6 +283,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 draining=self._draining,
                 compiling=self._device.is_compiling,
                 weights_digest=self._description.weights_digest(),
+                clock=clock,
             )
             self._stream.send(pb.ExecuteResponse(epoch=self._stream.epoch, progress=progress))
 

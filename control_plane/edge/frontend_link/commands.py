@@ -14,6 +14,7 @@ from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Q
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_name, check_range
 from pypto_serving.wire.columns import unpack_ids_below
+from pypto_serving.wire.contract import MAX_FEATURES
 from pypto_serving.wire.sampling import check_sampling
 from pypto_serving.wire.traceparent import clean_traceparent
 from pypto_serving.worker.v1 import worker_pb2
@@ -41,6 +42,7 @@ def check_hello(hello: pb.Hello) -> int:
     check_name("hello.front_end_id", hello.front_end_id)
     check_name("hello.model_fingerprint", hello.model_fingerprint)
     check_range("hello.protocol_version", hello.protocol_version, 1, _MAX_UINT32)
+    check_range("hello.features (number)", len(hello.features), 0, MAX_FEATURES)
     return common_version(hello.min_protocol_version, hello.protocol_version)
 
 

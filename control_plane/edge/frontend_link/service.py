@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from control_plane.edge.frontend_link.commands import check_hello, versions
 from control_plane.edge.frontend_link.outputs import scheduler_state
 from control_plane.edge.frontend_link.session import FrontEndSession, FrontEndView, SessionEnd, SessionEngine, StreamContext, UnreadLimits
+from control_plane.edge.profiling.profiler import Profiler
 from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS, MESSAGE_SIZES
 from pypto_serving.process.listening import EXCLUSIVE_PORT
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
@@ -62,11 +63,13 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         options: SessionOptions,
         standing_by: Callable[[], str] = lambda: "the scheduler stands by",
         clock: Callable[[], float] = time.monotonic,
+        profiler: Profiler | None = None,
     ) -> None:
         """`standing_by` says why front ends are refused before `open`."""
         self._engine = engine
         self._options = options
         self._clock = clock
+        self._profiler = profiler or Profiler("scheduler")
         self._sessions: dict[str, FrontEndSession] = {}  # by front end
         self._epoch = 0
         self._refusal: Callable[[], str] | None = standing_by  # None: it serves
@@ -115,6 +118,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             self._note_refusal(context.peer(), refusal)
             await refusal.abort(context)
         session = self._open_session(hello.front_end_id)
+        session.take_part(self._profiler, hello.features)
         welcome = pb.Welcome(protocol_version=version, scheduler_id=self._options.scheduler_id, epoch=session.epoch)
         end = SessionEnd(grpc.StatusCode.CANCELLED, "the connection broke")
         try:
@@ -172,7 +176,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._epoch += 1
         session = FrontEndSession(front_end_id, self._epoch, self._engine, options.vocab_size, options.unread, self._clock)
         self._sessions[front_end_id] = session
-        session.tell(pb.ConnectResponse(state=scheduler_state(self._engine.take_snapshot())))
+        session.tell_state(scheduler_state(self._engine.take_snapshot()))
         if self._drains:
             session.tell(pb.ConnectResponse(drain=pb.Drain()))
         _log.info("front end in session", extra={"front_end": front_end_id, "epoch": self._epoch})
@@ -203,6 +207,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             self._engine.close_front_end(session)
             if end.code is not grpc.StatusCode.OK:
                 self._expect_requests()
+            self._profiler.left(session)
             _log.info("front end gone", extra={"front_end": session.front_end_id, "epoch": session.epoch, "reason": end.message})
 
     async def _beat(self) -> None:
@@ -214,9 +219,9 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         max_silent_beats = round(options.max_silence_seconds / options.heartbeat_seconds)
         while True:
             await asyncio.sleep(options.heartbeat_seconds)
-            state = pb.ConnectResponse(state=scheduler_state(self._engine.take_snapshot()))
+            numbers = scheduler_state(self._engine.take_snapshot())
             for session in list(self._sessions.values()):
-                session.tell(state)
+                session.tell_state(numbers)
                 session.num_silent_beats += 1
                 if session.num_silent_beats > max_silent_beats:
                     silence = f"nothing was heard of the front end for {options.max_silence_seconds:g} s"

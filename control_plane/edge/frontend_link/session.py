@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -14,10 +14,14 @@ from google.protobuf.message import DecodeError
 
 from control_plane.edge.frontend_link.commands import SessionLimits, failure_of, read_submissions
 from control_plane.edge.frontend_link.outputs import write_outputs
+from control_plane.edge.profiling.profiler import Profiler
 from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest, Outputs
 from control_plane.engine.snapshot import EngineSnapshot
+from pypto_serving.profile.v1 import profile_pb2
+from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_range, is_unknown_kind
+from pypto_serving.wire.contract import RECORDINGS
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +126,23 @@ class FrontEndSession:
         self._writable = asyncio.Event()
         self._ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._state = pb.FrontEndState()
+        self._profiler: Profiler | None = None
+        self.can_record = False
+        self.peer_clock = PeerClock()
+
+    def take_part(self, profiler: Profiler, features: Collection[str]) -> None:
+        """Take part in recordings, if the front end knows them."""
+        self._profiler, self.can_record = profiler, RECORDINGS in features
+        profiler.joined(self)
+
+    @property
+    def process_name(self) -> str:
+        """What the front end is called in a trace."""
+        return f"front end {self.front_end_id}"
+
+    def record(self, recording: profile_pb2.Recording) -> None:
+        """Tell the front end what is to be recorded."""
+        self.tell(pb.ConnectResponse(recording=recording))
 
     def __contains__(self, request_id: object) -> bool:
         """Whether a request is live."""
@@ -176,6 +197,12 @@ class FrontEndSession:
         """Leave a frame without output for the writer, in place of an earlier one of its kind that is not written yet."""
         self._news[frame.WhichOneof("frame") or ""] = frame
         self._writable.set()
+
+    def tell_state(self, state: pb.SchedulerState) -> None:
+        """Leave the engine's numbers for the writer, with our clock."""
+        frame = pb.ConnectResponse(state=state)
+        frame.state.clock.CopyFrom(self.peer_clock.reading())
+        self.tell(frame)
 
     def leave(self) -> None:
         """Say farewell after everything that waits to be written, and end."""
@@ -256,10 +283,14 @@ class FrontEndSession:
                 if not frame.state.metrics:
                     frame.state.metrics = self._state.metrics
                 self._state = frame.state
+                self.peer_clock.heard(frame.state.clock)
+            case "spans":
+                if self._profiler:
+                    self._profiler.receive(self, frame.spans)
             case None if is_unknown_kind(frame):
                 _log.debug("frame of an unknown kind ignored", extra={"front_end": self.front_end_id})
             case kind:
-                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is commands or state")
+                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is commands, state or spans")
 
     def _apply(self, commands: pb.Commands, requests: list[GenerationRequest]) -> None:
         engine, coming = self._engine, iter(requests)

@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 import grpc.aio
 
+from control_plane.edge.profiling.front_end_recording import FrontEndRecording
 from control_plane.edge.scheduler_link import commands
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLinkOptions
 from control_plane.edge.scheduler_link.outputs import read_outputs, read_state
 from control_plane.edge.scheduler_link.stream import LossCause, SessionLost, SessionStream
 from control_plane.engine.snapshot import EngineSnapshot
+from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
 
@@ -45,6 +47,8 @@ class Session:
         self._metrics_due = 0.0
         self._num_silent_beats = 0
         self._silent = asyncio.Event()
+        self._peer_clock = PeerClock()
+        self._recording = FrontEndRecording(front_end.record, self._writable.set)
         self.snapshot: EngineSnapshot | None = None  # the latest numbers of the engine
         self.snapshot_time = -math.inf
 
@@ -71,6 +75,7 @@ class Session:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._recording.forget()
             await self._stream.close()
 
     async def leave(self) -> None:
@@ -121,12 +126,18 @@ class Session:
             coming.append(command)
             if live.is_held:
                 coming.append(pb.Command(hold=live.request.request_id))
-        return pb.ConnectRequest(commands=pb.Commands(commands=coming)) if coming else None
+        if coming:
+            return pb.ConnectRequest(commands=pb.Commands(commands=coming))
+        spans = self._recording.next_part()
+        return pb.ConnectRequest(spans=spans) if spans else None
 
     def _state(self) -> pb.FrontEndState:
         numbers, now = self._front_end.numbers(), self._clock()
         state = pb.FrontEndState(
-            num_calls=numbers.num_calls, num_held_back=numbers.num_held_back, num_unwritten_bytes=numbers.num_unwritten_bytes
+            num_calls=numbers.num_calls,
+            num_held_back=numbers.num_held_back,
+            num_unwritten_bytes=numbers.num_unwritten_bytes,
+            clock=self._peer_clock.reading(),
         )
         if self._front_end.metrics and now >= self._metrics_due:
             self._metrics_due = now + self._options.metrics_seconds
@@ -145,6 +156,9 @@ class Session:
                         self._take_in(message)
                 case "state":
                     self.snapshot, self.snapshot_time = read_state(frame.state), self._clock()
+                    self._peer_clock.heard(frame.state.clock)
+                case "recording":
+                    self._recording.told(frame.recording)
                 case "drain":
                     self._front_end.drained()
                 case "farewell":
@@ -152,7 +166,7 @@ class Session:
                 case None if is_unknown_kind(frame):
                     _log.debug("frame of an unknown kind ignored")
                 case kind:
-                    raise FrameError(f"frame: {kind or 'not set'}; after Welcome it is passes, state, drain or farewell")
+                    raise FrameError(f"frame: {kind or 'not set'}; after Welcome it is passes, state, drain, farewell or recording")
 
     def _take_in(self, message: pb.Outputs) -> None:
         outputs = read_outputs(message, self._options.vocab_size, self._requests.prompt_of)

@@ -27,4 +27,5 @@ def engine_options(config: SchedulerConfig, instance_id: str, fingerprint: str, 
         host=config.announce.host,
         announce_port=config.announce.port,
         announce_credentials=to_workers.credentials(),
+        process_name="scheduler" if config.front_ends else "control plane",
     )

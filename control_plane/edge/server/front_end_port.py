@@ -77,7 +77,7 @@ class FrontEndServer:
     @asynccontextmanager
     async def serve(self, thread: EngineThread, engine: Engine) -> AsyncIterator[None]:
         """Serve front ends while the block runs, as soon as this scheduler may; until then they are told why not."""
-        service = SchedulerService(engine, self._options, self._refusal)
+        service = SchedulerService(engine, self._options, self._refusal, profiler=thread.profiler)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         health = HealthService()
         readiness = self._readiness = Readiness(health, (_SERVICE,), lambda _: None)

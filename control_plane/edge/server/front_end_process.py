@@ -31,6 +31,7 @@ from pypto_serving.process.descriptors import DescriptorWatch
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
+from pypto_serving.recording.recorder import SpanRecorder
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,11 @@ class FrontEndProcess:
         def deliver(outputs: Outputs) -> None:
             self._front_end.live.deliver(outputs)
 
-        side = FrontEndSide(deliver, self._stop.drain.set, self._numbers, None if config.metrics else self._rendered.latest)
+        def record(recorder: SpanRecorder | None) -> None:
+            self._front_end.live.record(recorder)
+
+        metrics = None if config.metrics else self._rendered.latest
+        side = FrontEndSide(deliver, self._stop.drain.set, self._numbers, metrics, record)
         return SchedulerLink(options, side, active_clock=self._front_end.clock)
 
     def _absence(self, link: SchedulerLink) -> Absence:

@@ -49,6 +49,7 @@ class ControlPlane:
             options = engine_options(config, self._instance_id, front_end.model.fingerprint, to_workers)
             engine = EngineThread(options, front_end.compiler, self._engine_metrics, self._link_metrics)
             live = front_end.attach(engine)
+            engine.profiler.add_local(live.record)
             loops = {"the clients' event loop": front_end.pulse.seconds_since_turn, "the engine's event loop": engine.seconds_since_turn}
             probes = Probes(loops)
             endpoint = serve_metrics(self._metrics(engine, to_workers), config.metrics.host, config.metrics.port, probes)

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import grpc
 import grpc.aio
 
-from control_plane.edge.service.errors import Unavailable
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
 _SCHEDULER_SECONDS = 10.0
+_PROFILE_SECONDS = 300.0
 
 _Answer = TypeVar("_Answer")
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -32,6 +34,19 @@ class AdminProxy(admin_pb2_grpc.AdminServiceServicer):
         """Drain all front ends."""
         return await self._ask(lambda scheduler: scheduler.Drain(request, timeout=_SCHEDULER_SECONDS))
 
+    async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: _Context) -> admin_pb2.StartProfileResponse:
+        """Let every process record what it does."""
+        return await self._ask(lambda scheduler: scheduler.StartProfile(request, timeout=_SCHEDULER_SECONDS))
+
+    async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: _Context) -> None:  # type: ignore[override]  # it writes
+        """Send what every process has recorded."""
+
+        async def hand_on(scheduler: "admin_pb2_grpc.AdminServiceAsyncStub") -> None:
+            async for part in scheduler.StopProfile(request, timeout=_PROFILE_SECONDS):
+                await context.write(part)
+
+        await self._ask(hand_on)
+
     async def _ask(self, call: "Callable[[admin_pb2_grpc.AdminServiceAsyncStub], Awaitable[_Answer]]") -> _Answer:
         channel = self._channel()
         if channel is None:
@@ -39,4 +54,8 @@ class AdminProxy(admin_pb2_grpc.AdminServiceServicer):
         try:
             return await call(admin_pb2_grpc.AdminServiceStub(channel))
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise FailedPrecondition(error.details() or "") from None
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise InvalidArgument(error.details() or "") from None
             raise Unavailable(f"the scheduler: {error.code().name}: {error.details()}") from None

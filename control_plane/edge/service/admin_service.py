@@ -5,13 +5,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import grpc
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
+from control_plane.edge.profiling.admin_messages import read_limits, write_parts
+from control_plane.edge.profiling.profiler import ProfileRefused
 from control_plane.edge.service.errors import Unavailable
 from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.wire.checks import FrameError
 
 _R = TypeVar("_R")
 _ENGINE_SECONDS = 5.0
@@ -70,6 +74,28 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Do what SIGTERM does."""
         self._start_drain()
         return admin_pb2.DrainResponse(num_running=self._front_ends().num_calls)
+
+    async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: _Context) -> admin_pb2.StartProfileResponse:
+        """Let every process record what it does."""
+        try:
+            limits = read_limits(request)
+            started = await _answer(self._engine.call(lambda engine: self._engine.profiler.start(limits)))
+        except FrameError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except ProfileRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        recording_id, processes, left_out = started
+        return admin_pb2.StartProfileResponse(recording_id=recording_id, processes=processes, left_out=left_out)
+
+    async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: _Context) -> None:  # type: ignore[override]  # it writes
+        """Send what every process has recorded."""
+        try:
+            processes = await self._engine.stop_profile(request.recording_id)
+        except ProfileRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        for process in processes:
+            for part in write_parts(process):
+                await context.write(part)
 
 
 async def _answer(question: Awaitable[_R]) -> _R:

@@ -1,6 +1,7 @@
 """Output of one request on its way from the engine to the call that waits for it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -19,6 +20,7 @@ class RequestStream:
         self.request = request
         self.choices = choices
         self.backlog = backlog
+        self.opened_at = time.monotonic()
         self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self.first_token_time: float | None = None  # by time.monotonic(), of tokens made for this stream

@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 
 from control_plane.edge.config import StreamOptions
 from control_plane.edge.service.backlog import Backlog, UnwrittenTotal, token_bytes
+from control_plane.edge.service.call_recorder import CallRecorder
 from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.engine_port import EnginePort
 from control_plane.edge.service.errors import SHUTTING_DOWN, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.write_turns import Window, WriteTurns
 from control_plane.engine.ports import Failure, GenerationRequest, Outputs, RequestFailed
+from pypto_serving.recording.recorder import SpanRecorder
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,15 @@ class RequestStreams:
         self._num_open = 0
         self._unwritten = UnwrittenTotal()
         self._is_closed = False
+        self._recorder: CallRecorder | None = None
+
+    def record(self, recorder: SpanRecorder | None) -> None:
+        """Record calls from now on, or no more; those that go on are recorded as far as they have come. May be called on any thread."""
+        running, self._recorder = self._recorder, None
+        if running is not None:
+            running.add_live(list(self._streams.values()))
+        if recorder is not None:
+            self._recorder = CallRecorder(recorder)
 
     def __len__(self) -> int:
         """Calls that have not got, or not handed on, everything yet."""
@@ -57,7 +68,15 @@ class RequestStreams:
         self._loop.call_soon_threadsafe(self.deliver, outputs)
 
     def deliver(self, outputs: Outputs) -> None:
-        """Hand the output of a pass to the calls. For a token as little is done as can be: there are many."""
+        """Hand the output of a pass to the calls."""
+        recorder = self._recorder
+        begin_ns = recorder.now_ns() if recorder else 0
+        self._deliver(outputs)
+        if recorder:
+            recorder.delivered(outputs, begin_ns)
+
+    def _deliver(self, outputs: Outputs) -> None:
+        """For a token as little is done as can be: there are many."""
         touched: dict[RequestStream, None] = {}
         self._deliver_beginnings(outputs, touched)
         receivers = self._receivers
@@ -102,6 +121,8 @@ class RequestStreams:
             raise
         finally:
             self._num_open -= 1
+            if self._recorder:
+                self._recorder.call_ended(stream)
             stream.backlog.close()
             if not stream.ended.is_set():
                 self._engine.end(request.request_id, failure, "its call has ended")

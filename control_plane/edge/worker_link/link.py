@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.edge.worker_link.frames.requests import farewell_frame, heartbeat_frame
+from control_plane.edge.worker_link.frames.requests import farewell_frame
 from control_plane.edge.worker_link.frames.welcome import describe, num_pages_of
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
@@ -258,7 +258,7 @@ class WorkerLink:
             if reason:
                 raise LinkBroken(reason, is_final=True)
             if now - beat_at >= description.lease_seconds / 4 and not stream.is_backed_up:
-                stream.send(heartbeat_frame(description.epoch))
+                session.beat()
                 beat_at = now
             ticked_at = now
 

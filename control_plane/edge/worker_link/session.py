@@ -3,15 +3,19 @@
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from control_plane.core.step import Step, WorkerDescription
+from control_plane.edge.profiling.profiler import Profiler
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
-from control_plane.edge.worker_link.frames.requests import reset_frame, step_frame
+from control_plane.edge.worker_link.frames.requests import heartbeat_frame, recording_frame, reset_frame, step_frame
 from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
 from control_plane.engine.ports import WorkerEvents
+from pypto_serving.profile.v1 import profile_pb2
+from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
+from pypto_serving.wire.contract import RECORDINGS
 from pypto_serving.worker.v1 import worker_pb2
 
 _log = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ class LinkContext:
     events: WorkerEvents
     metrics: LinkMetrics
     clock: Callable[[], float]
+    profiler: Profiler = field(default_factory=lambda: Profiler("control plane"))
 
 
 class WorkerSession:
@@ -79,6 +84,8 @@ class WorkerSession:
         self._faults = faults
         self._events = context.events
         self._metrics = context.metrics
+        self._profiler = context.profiler
+        self.peer_clock = PeerClock()
         self._mirror = LaneMirror(description)
         self._sink: FrameSink | None = None
         self._sent: deque[tuple[Step, worker_pb2.ExecuteRequest]] = deque()  # steps not answered, and their frames
@@ -117,6 +124,25 @@ class WorkerSession:
     def watchdog(self) -> Watchdog:
         """The watchdog that hears of every frame."""
         return self._watchdog
+
+    @property
+    def process_name(self) -> str:
+        """What the worker is called in a trace."""
+        return f"worker {self._description.address}"
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the worker knows recordings, and compares clocks."""
+        return RECORDINGS in self._description.features
+
+    def record(self, recording: profile_pb2.Recording) -> None:
+        """Tell the worker what is to be recorded between the steps before and after this."""
+        self._send(recording_frame(self._description.epoch, recording))
+        self.beat()
+
+    def beat(self) -> None:
+        """Send a sign of life, with our clock for workers that answer with theirs."""
+        self._send(heartbeat_frame(self._description.epoch, self.peer_clock.reading() if self.can_record else None))
 
     def submit(self, step: Step) -> None:
         """Send a step; its result arrives at `WorkerEvents.step_done`."""
@@ -173,6 +199,7 @@ class WorkerSession:
         self._sink = sink
         self._watchdog.heard()
         self._metrics.session_resumed(self._description.address)
+        self._profiler.resumed(self)
         if not self._is_resetting:
             for step, frame in self._sent:
                 if step.step_id > welcome.last_step_id:
@@ -191,6 +218,7 @@ class WorkerSession:
         self._is_over = True
         self._sink = None
         self._sent.clear()
+        self._profiler.left(self)
         if self._is_joined:
             self._metrics.worker_disconnected(self._description.address)
             self._events.worker_lost(self, reason)
@@ -210,6 +238,8 @@ class WorkerSession:
             self._receive_progress(frame.progress)
         elif kind == "reset_done":
             self._finish_reset()
+        elif kind == "spans":
+            self._profiler.receive(self, frame.spans)
         elif is_unknown_kind(frame):
             _log.debug("ignored a frame of an unknown kind", extra=self._log_fields)
         else:
@@ -225,6 +255,7 @@ class WorkerSession:
 
     def _join(self) -> None:
         self._is_joined = True
+        self._profiler.joined(self)
         self._metrics.worker_connected(self._description.address, self._description.epoch)
         self._events.worker_joined(self)
 
@@ -263,6 +294,8 @@ class WorkerSession:
 
     def _receive_progress(self, progress: worker_pb2.Progress) -> None:
         self._watchdog.progressed(progress.progress, progress.slowest_unit_us, progress.compiling)
+        if progress.HasField("clock"):
+            self.peer_clock.heard(progress.clock)
         if not self._is_joined and progress.progress != self._stuck_at:
             self._join()
         if progress.draining and self._is_joined and not self._is_draining:

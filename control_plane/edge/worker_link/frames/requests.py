@@ -5,6 +5,7 @@ from typing import Any
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
+from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.wire.columns import generation_fields, pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
 
@@ -38,9 +39,14 @@ def reset_frame(epoch: int) -> worker_pb2.ExecuteRequest:
     return worker_pb2.ExecuteRequest(epoch=epoch, reset=worker_pb2.Reset())
 
 
-def heartbeat_frame(epoch: int) -> worker_pb2.ExecuteRequest:
-    """Encode a Heartbeat."""
-    return worker_pb2.ExecuteRequest(epoch=epoch, heartbeat=worker_pb2.Heartbeat())
+def heartbeat_frame(epoch: int, clock: profile_pb2.Clock | None = None) -> worker_pb2.ExecuteRequest:
+    """Encode a Heartbeat; one with our clock is answered with the worker's."""
+    return worker_pb2.ExecuteRequest(epoch=epoch, heartbeat=worker_pb2.Heartbeat(clock=clock))
+
+
+def recording_frame(epoch: int, recording: profile_pb2.Recording) -> worker_pb2.ExecuteRequest:
+    """Encode what is to be recorded."""
+    return worker_pb2.ExecuteRequest(epoch=epoch, recording=recording)
 
 
 def farewell_frame(epoch: int) -> worker_pb2.ExecuteRequest:

@@ -53,6 +53,7 @@ def describe(address: str, welcome: worker_pb2.Welcome) -> WorkerDescription:
         lease_seconds=limits.lease_ms / 1000,
         num_partitions=limits.num_partitions,
         cache_groups=groups,
+        features=frozenset(welcome.features),
     )
     check_range("number of pages", num_pages_of(description), 1, MAX_PAGES)
     return description

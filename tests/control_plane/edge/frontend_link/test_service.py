@@ -337,7 +337,7 @@ async def test_frames_of_an_unknown_kind_are_ignored_and_empty_ones_are_not(star
     await front_end.command(submit("a"))
     await front_end.outputs()
     await front_end.write()
-    assert await front_end.end() == (_CODE.INVALID_ARGUMENT, "frame: not set; after Hello it is commands or state")
+    assert await front_end.end() == (_CODE.INVALID_ARGUMENT, "frame: not set; after Hello it is commands, state or spans")
 
 
 async def test_abort_reaches_a_request_that_its_front_end_is_about_to_submit_again(start_scheduler, dial):

@@ -1,0 +1,119 @@
+"""`profile`: records what every process of a service does, as one trace."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clients.cli.command import Command, ExitCode, UsageError
+from clients.cli.connection_flags import credentials, targets
+from pypto_serving.process.argument_types import between, number_between
+
+if TYPE_CHECKING:
+    from clients.chrome_trace import ChromeTrace
+
+_LEVELS = ("requests", "steps", "operators", "kernels")
+_START_SECONDS, _FETCH_SECONDS = 10.0, 300.0
+_MAX_SECONDS, _MAX_SPANS = 600.0, 1_000_000
+
+
+class Profile(Command):
+    """Starts and stops a recording, or does both."""
+
+    name = "profile"
+    summary = "record what every process of a service does, as a trace for Perfetto"
+    examples = (
+        "run --target 127.0.0.1:50052 --seconds 10 --output trace.json.gz",
+        "start --target 127.0.0.1:50052 --level operators",
+        "stop --target 127.0.0.1:50052 --output trace.json",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "action", choices=("run", "start", "stop"), help="run: start, wait and stop; --target is the address of the admin service"
+        )
+        parser.add_argument("--level", choices=_LEVELS, default="steps", help="how much; each includes those before it (%(default)s)")
+        length = number_between(0.001, _MAX_SECONDS)
+        parser.add_argument(
+            "--seconds", type=length, metavar="S", help="how long `run` records (10), and after which time what `start` began ends (60)"
+        )
+        parser.add_argument(
+            "--max-spans", type=between(1, _MAX_SPANS), default=200_000, metavar="N", help="spans that each process keeps (%(default)s)"
+        )
+        output = Path("trace.json.gz")
+        parser.add_argument("-o", "--output", type=Path, default=output, metavar="FILE", help="compressed if it ends in .gz (%(default)s)")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        if arguments.action != "start" and not arguments.output.absolute().parent.is_dir():
+            raise UsageError(f"--output: {arguments.output.parent} is no folder")
+        calls = _Calls(arguments)
+        try:
+            recording_id = "" if arguments.action == "stop" else calls.start()
+            if arguments.action == "start":
+                return ExitCode.OK
+            if arguments.action == "run":
+                time.sleep(calls.seconds)
+            trace = calls.stop(recording_id)
+        finally:
+            calls.close()
+        trace.write(arguments.output)
+        for note in trace.notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(f"{arguments.output}: {trace.num_spans} spans; open it at https://ui.perfetto.dev")
+        return ExitCode.OK
+
+
+class _Calls:
+    """What is asked of the service for operators, at the first address; every method raises ServingError."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from clients.connection import open_channel
+        from pypto_serving.admin.v1.admin_pb2_grpc import AdminServiceStub
+
+        shown = credentials(arguments)
+        self.seconds: float = arguments.seconds or (10.0 if arguments.action == "run" else 60.0)
+        self._arguments = arguments
+        self._metadata = shown.metadata()
+        self._channel = open_channel(targets(arguments)[0], shown.channel_credentials())
+        self._stub = AdminServiceStub(self._channel)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def start(self) -> str:
+        """Begin; returns the recording's id."""
+        import grpc
+
+        from clients.errors import from_status
+        from pypto_serving.admin.v1 import admin_pb2 as pb
+        from pypto_serving.profile.v1 import profile_pb2
+
+        level = profile_pb2.Level.Value(f"LEVEL_{self._arguments.level.upper()}")
+        request = pb.StartProfileRequest(level=level, max_seconds=self.seconds, max_spans=self._arguments.max_spans)
+        try:
+            started = self._stub.StartProfile(request, timeout=_START_SECONDS, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise from_status(error) from None
+        for name in started.left_out:
+            print(f"note: {name} does not know recordings: it is older", file=sys.stderr)
+        print(f"recording {started.recording_id} of {', '.join(started.processes)}, for {self.seconds:g} s at most")
+        return started.recording_id
+
+    def stop(self, recording_id: str) -> "ChromeTrace":
+        """End; returns what was recorded."""
+        import grpc
+
+        from clients.chrome_trace import ChromeTrace
+        from clients.errors import from_status
+        from pypto_serving.admin.v1 import admin_pb2 as pb
+
+        trace = ChromeTrace()
+        request = pb.StopProfileRequest(recording_id=recording_id)
+        try:
+            for part in self._stub.StopProfile(request, timeout=_FETCH_SECONDS, metadata=self._metadata):
+                trace.add(part)
+        except grpc.RpcError as error:
+            raise from_status(error) from None
+        return trace

@@ -1,0 +1,1 @@
+"""Recordings of what the processes of a service do."""

@@ -1,0 +1,191 @@
+"""The recording that runs, and everybody who takes part in it."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pypto_serving.profile.v1 import profile_pb2 as pb
+from pypto_serving.recording.clock_offset import Offset, PeerClock
+from pypto_serving.recording.frames import check_spans, encode_recording, encode_spans
+from pypto_serving.recording.recorder import RecordingLimits, SpanRecorder
+
+_log = logging.getLogger(__name__)
+
+#: The profiler of torch takes a while to tell what it saw.
+_ANSWER_SECONDS = 60.0
+
+
+class Participant(Protocol):
+    """A process in session that may take part in a recording; a key of dictionaries, by identity."""
+
+    @property
+    def process_name(self) -> str:
+        """What it is called in a trace."""
+
+    @property
+    def can_record(self) -> bool:
+        """Whether it knows recordings."""
+
+    @property
+    def peer_clock(self) -> PeerClock:
+        """Its clock beside ours."""
+
+    def record(self, recording: pb.Recording) -> None:
+        """Tell it what is to be recorded from now on."""
+
+
+#: Begins to record in this process, or ends with None.
+LocalRecorder = Callable[[SpanRecorder | None], None]
+
+
+class ProfileRefused(Exception):
+    """There is no such recording, or one runs."""
+
+
+@dataclass(slots=True)
+class ProcessSpans:
+    """What one process has recorded."""
+
+    process: str
+    parts: list[pb.Spans] = field(default_factory=list)
+    offset: Offset | None = None
+    notes: list[str] = field(default_factory=list)
+    num_spans: int = 0
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class _Recording:
+    id: str
+    limits: RecordingLimits
+    recorder: SpanRecorder
+    processes: dict[Participant, ProcessSpans] = field(default_factory=dict)
+    gone: list[ProcessSpans] = field(default_factory=list)
+    runs: bool = True
+
+
+class Profiler:
+    """One recording at a time. Belongs to the engine's event loop.
+
+    idle --start--> runs --its time is over--> over --fetch--> idle
+                      '------------- fetch ---------------------^
+    """
+
+    def __init__(self, process_name: str) -> None:
+        self._process_name = process_name
+        self._local: list[LocalRecorder] = []
+        self._participants: dict[Participant, None] = {}
+        self._recording: _Recording | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add_local(self, recorder: LocalRecorder) -> None:
+        """Let a part of this process take part, from the next recording on."""
+        self._local.append(recorder)
+
+    # Who takes part
+
+    def joined(self, participant: Participant) -> None:
+        """A process is in session."""
+        self._participants[participant] = None
+        if self._recording and self._recording.runs:
+            self._tell(self._recording, participant, ["it came into session while the recording ran: what was before is missing"])
+
+    def left(self, participant: Participant) -> None:
+        """The session is over; what the process has not sent is lost."""
+        self._participants.pop(participant, None)
+        recording = self._recording
+        told = recording.processes.pop(participant, None) if recording else None
+        if recording is None or told is None:
+            return
+        if not told.answered.is_set():
+            told.notes.append("its session ended before it had sent its spans: they are lost, all or some")
+            told.answered.set()
+        told.offset = participant.peer_clock.offset()
+        recording.gone.append(told)
+
+    def resumed(self, participant: Participant) -> None:
+        """The session of a process goes on over another stream: it may have missed what it was told."""
+        told = self._recording and self._recording.processes.get(participant)
+        if self._recording and told and not told.answered.is_set():
+            participant.record(encode_recording(self._recording.id, self._recording.limits, not self._recording.runs))
+
+    def receive(self, participant: Participant, spans: pb.Spans) -> None:
+        """Take in what a process has recorded; raises FrameError. No process may send more than it may keep."""
+        check_spans(spans)
+        recording = self._recording
+        told = recording.processes.get(participant) if recording and recording.id == spans.recording_id else None
+        if recording is None or told is None or told.answered.is_set():
+            return
+        told.num_spans += len(spans.spans)
+        if told.num_spans > recording.limits.max_spans:
+            told.notes.append("it sent more spans than it was to keep: the last ones are left out")
+            told.answered.set()
+            return
+        told.parts.append(spans)
+        if spans.is_last:
+            told.answered.set()
+
+    # Recordings
+
+    def start(self, limits: RecordingLimits) -> tuple[str, list[str], list[str]]:
+        """Begin; returns the recording's id, who takes part and who cannot. Raises ProfileRefused while another one runs."""
+        if self._recording and self._recording.runs:
+            raise ProfileRefused(f"recording {self._recording.id} runs: stop it first")
+        recording_id = secrets.token_hex(4)
+        recording = self._recording = _Recording(recording_id, limits, SpanRecorder(recording_id, limits))
+        for begin in self._local:
+            begin(recording.recorder)
+        for participant in self._participants:
+            self._tell(recording, participant)
+        self._timer = asyncio.get_running_loop().call_later(limits.max_seconds, self._end, recording)
+        _log.info("recording", extra={"recording": recording_id, "recorded": limits.level.name.lower(), "seconds": limits.max_seconds})
+        able = [self._process_name, *(told.process for told in recording.processes.values())]
+        return recording_id, able, [each.process_name for each in self._participants if not each.can_record]
+
+    async def stop(self, recording_id: str) -> list[ProcessSpans]:
+        """End the recording; returns what everybody has recorded, once. Raises ProfileRefused."""
+        recording = self._recording
+        if recording is None or recording_id not in ("", recording.id):
+            raise ProfileRefused(f"there is no recording {recording_id or 'to be fetched'}: start one")
+        self._end(recording)
+        for participant in recording.processes:
+            participant.record(encode_recording(recording.id, recording.limits, is_over=True))
+        missing = await self._wait_for_answers(recording)
+        for told in missing:
+            told.notes.append(f"it has not sent all of its spans within {_ANSWER_SECONDS:g} s")
+        for participant, told in recording.processes.items():
+            told.offset = participant.peer_clock.offset()
+        if self._recording is recording:
+            self._recording = None
+        own = ProcessSpans(self._process_name, list(encode_spans(recording.recorder)), Offset(0, 0))
+        return [own, *recording.processes.values(), *recording.gone]
+
+    async def _wait_for_answers(self, recording: _Recording) -> Sequence[ProcessSpans]:
+        """Wait until everybody has answered or is gone; returns who has not in time."""
+        waiting = [told for told in recording.processes.values() if not told.answered.is_set()]
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                for told in waiting:
+                    await told.answered.wait()
+        except TimeoutError:
+            pass
+        return [told for told in waiting if not told.answered.is_set()]
+
+    def _tell(self, recording: _Recording, participant: Participant, notes: Sequence[str] = ()) -> None:
+        if participant.can_record:
+            recording.processes[participant] = ProcessSpans(participant.process_name, notes=list(notes))
+            participant.record(encode_recording(recording.id, recording.limits))
+        else:
+            recording.gone.append(ProcessSpans(participant.process_name, notes=["it does not know recordings: it is older"]))
+
+    def _end(self, recording: _Recording) -> None:
+        """Record no more here; others end by themselves at the same time, or are told."""
+        if self._timer and recording is self._recording:
+            self._timer.cancel()
+        if recording.runs:
+            recording.runs = False
+            for end in self._local:
+                end(None)

@@ -1,0 +1,85 @@
+"""A process that records when it is told to, and hands over what it has recorded when it is asked."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from pypto_serving.profile.v1 import profile_pb2 as pb
+from pypto_serving.recording.frames import encode_spans, nothing_recorded, read_recording
+from pypto_serving.recording.recorder import SpanRecorder
+
+
+class RecordingMember:
+    """Belongs to one event loop.
+
+    idle --told--> records --its time is over, or told--> ends --`end` is done--> over --asked--> hands over
+      ^                                                                                               |
+      '-------------------------------------------- all parts are taken ------------------------------'
+    """
+
+    def __init__(
+        self, begin: Callable[[SpanRecorder], None], end: Callable[[SpanRecorder, Callable[[], None]], None], ready: Callable[[], None]
+    ) -> None:
+        """`begin` and `end` are called when a recording begins and ends, `end` with what to call when no more spans come; `ready` is
+        called when there are parts to be taken."""
+        self._begin = begin
+        self._end = end
+        self._ready = ready
+        self._recorder: SpanRecorder | None = None
+        self._runs = False
+        self._is_complete = False
+        self._is_asked = False
+        self._parts: Iterator[pb.Spans] = iter(())
+        self._timer: asyncio.TimerHandle | None = None
+
+    def told(self, recording: pb.Recording) -> None:
+        """Begin, or end and hand over; raises FrameError. What was told before is not told again."""
+        limits = read_recording(recording)
+        known = self._recorder is not None and self._recorder.recording_id == recording.id
+        if recording.is_over:
+            self._hand_over(recording.id, known)
+        elif not known:
+            self.forget()
+            self._recorder, self._runs, self._is_complete, self._is_asked = SpanRecorder(recording.id, limits), True, False, False
+            self._begin(self._recorder)
+            self._timer = asyncio.get_running_loop().call_later(limits.max_seconds, self._stop)
+
+    def next_part(self) -> pb.Spans | None:
+        """The next part to be sent; None while there is none."""
+        part = next(self._parts, None)
+        if part is not None and part.is_last and self._recorder and part.recording_id == self._recorder.recording_id:
+            self._recorder = None
+        return part
+
+    def forget(self) -> None:
+        """Record no more, and hand nothing over: nobody is there who asks."""
+        self._stop()
+        self._recorder, self._parts = None, iter(())
+
+    def _hand_over(self, recording_id: str, known: bool) -> None:
+        if known:
+            self._is_asked = True
+            self._stop()
+            self._hand_over_if_complete()
+        else:
+            self._parts = iter([nothing_recorded(recording_id, "it knows nothing of the recording: it came later, or lost its session")])
+            self._ready()
+
+    def _stop(self) -> None:
+        recorder = self._recorder
+        if not self._runs or recorder is None:
+            return
+        self._runs = False
+        if self._timer:
+            self._timer.cancel()
+        self._end(recorder, lambda: self._completed(recorder))
+
+    def _completed(self, recorder: SpanRecorder) -> None:
+        if recorder is self._recorder:
+            self._is_complete = True
+            self._hand_over_if_complete()
+
+    def _hand_over_if_complete(self) -> None:
+        if self._is_asked and self._is_complete and self._recorder:
+            self._is_asked = False
+            self._parts = encode_spans(self._recorder)
+            self._ready()

@@ -1,0 +1,58 @@
+"""What is kept of a recording, and what may stand on the wire."""
+
+import pytest
+
+from pypto_serving.profile.v1 import profile_pb2 as pb
+from pypto_serving.recording.frames import check_spans, encode_spans
+from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
+from pypto_serving.wire.checks import FrameError
+
+
+def recorder(max_spans: int = 3) -> SpanRecorder:
+    return SpanRecorder("a", RecordingLimits(Level.STEPS, 1.0, max_spans), clock=lambda: 1000)
+
+
+def test_what_is_too_many_is_counted() -> None:
+    full = recorder(max_spans=3)
+    for index in range(10):
+        full.add(Span(str(index), "t", "", 1000, 1))
+    assert [span.name for span in full.spans] == ["0", "1", "2"]
+    [part] = encode_spans(full)
+    assert (part.num_dropped, part.is_last) == (7, True)
+
+
+def test_what_begins_after_the_end_is_no_part_of_it() -> None:
+    kept = recorder()
+    kept.add(Span("before", "t", "", 10**9 + 999, 10**9))
+    kept.add(Span("after", "t", "", 10**9 + 1000, 1))
+    assert [span.name for span in kept.spans] == ["before"]
+    assert kept.num_dropped == 0
+
+
+def test_what_is_too_long_is_cut_and_then_accepted() -> None:
+    kept = recorder()
+    kept.add(Span("n" * 999, "t" * 999, "r" * 999, 1000, -5, ["f" * 9999] * 2000, {"count": 1}, {"label": "l" * 9999}))
+    [part] = encode_spans(kept)
+    check_spans(part)
+    assert (len(part.spans[0].name), part.spans[0].duration_ns, part.spans[0].counts["count"]) == (256, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"recording_id": ""}, "spans.recording_id"),
+        ({"spans": [pb.Span()] * 2001}, "spans.spans (number): 2001"),
+        ({"spans": [pb.Span(name="n" * 257)]}, "(name, track, row) (length): 257"),
+        ({"spans": [pb.Span(begin_ns=2**63)]}, "spans.spans.begin_ns"),
+        ({"spans": [pb.Span(duration_ns=2**63)]}, "spans.spans.duration_ns"),
+        ({"spans": [pb.Span(flows=["x"] * 1025)]}, "spans.spans.flows (number): 1025"),
+        ({"spans": [pb.Span(labels={str(index): "" for index in range(17)})]}, "(counts, labels): 17"),
+        ({"spans": [pb.Span(labels={"x": "y" * 1101})]}, "(flows, counts, labels) (length): 1101"),
+        ({"notes": ["x"] * 65}, "spans.notes (number): 65"),
+        ({"notes": ["x" * 1001]}, "spans.notes (length): 1001"),
+    ],
+)
+def test_hostile_spans_are_refused(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(FrameError) as caught:
+        check_spans(pb.Spans(**{"recording_id": "a", **fields}))
+    assert complaint in str(caught.value)
