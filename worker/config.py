@@ -10,7 +10,7 @@ import configargparse
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.address import is_ip, is_loopback, join_address
 from pypto_serving.process.credentials.files import TlsFiles
-from pypto_serving.process.options import add_log_options, add_server_tls_options, argument_parser, server_tls_files
+from pypto_serving.process.options import add_log_options, add_server_tls_options, add_tracing_options, argument_parser, server_tls_files
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
@@ -53,6 +53,7 @@ class WorkerConfig:
     exit_when_orphaned: bool
     announce: str | None
     advertise: str | None
+    otlp_endpoint: str | None
     log_format: str
     log_level: str
 
@@ -76,6 +77,7 @@ def worker_parser() -> configargparse.ArgumentParser:
     _add_model_options(parser)
     _add_capacity_options(parser)
     _add_network_options(parser)
+    add_tracing_options(parser)
     add_log_options(parser)
     return parser
 

@@ -119,6 +119,7 @@ class SchedulerConfig:
     engine: EngineOptions
     front_ends: FrontEndPort | None = None  # None: the one in the same process
     lease: LeaseOptions | None = None
+    otlp_endpoint: str | None = None  # of a collector for spans of requests
 
 
 class Part(enum.Enum):

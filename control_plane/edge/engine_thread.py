@@ -19,6 +19,7 @@ from control_plane.core.scheduler import Scheduler
 from control_plane.edge.event_loop import new_event_loop
 from control_plane.edge.profiling.engine_recorder import record_engine
 from control_plane.edge.profiling.profiler import ProcessSpans, Profiler
+from control_plane.edge.profiling.request_export import RequestExport
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
 from control_plane.edge.worker_link.link import LinkState
 from control_plane.edge.worker_link.options import LinkOptions
@@ -29,6 +30,7 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot
 from control_plane.engine.stats import EngineMetrics
+from pypto_serving.process.exported_span import open_export
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
 from pypto_serving.process.probes import Pulse
 from pypto_serving.worker.v1 import worker_pb2_grpc
@@ -55,6 +57,7 @@ class EngineThreadOptions:
     announce_port: int
     announce_credentials: grpc.ServerCredentials | None = None  # plain text
     process_name: str = "control plane"  # in traces
+    otlp_endpoint: str | None = None  # of a collector; None: nothing is exported
 
 
 class Compiler(Protocol):
@@ -200,6 +203,9 @@ class EngineThread:
         options = self._options
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
+        export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}") if options.otlp_endpoint else None
+        if export:
+            engine.tracer = RequestExport(export)
         self.profiler.add_local(record_engine(engine))
         context = LinkContext(engine, self._link_metrics, time.monotonic, self.profiler)
         registry = self._registry = WorkerRegistry(options.links, context)
@@ -217,3 +223,5 @@ class EngineThread:
             beat.cancel()
             await registry.stop()
             await server.stop(None)
+            if export:
+                await asyncio.to_thread(export.close)

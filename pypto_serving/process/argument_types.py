@@ -86,6 +86,15 @@ def address(text: str) -> str:
     return text
 
 
+def url(text: str) -> str:
+    """http:// or https://, and host:port."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in ("http", "https"):
+        raise argparse.ArgumentTypeError(f"{text} is not http://HOST:PORT or https://HOST:PORT")
+    address(rest.rstrip("/"))
+    return text
+
+
 def address_or_socket(text: str) -> str:
     """host:port, or unix: and the absolute path of a socket in the file system."""
     if not text.startswith("unix:"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import configargparse
 
+from pypto_serving.process.argument_types import url
 from pypto_serving.process.credentials.files import TlsFiles
 from pypto_serving.process.stray_settings import stray_table, stray_variable, without_service_links
 from pypto_serving.process.version import add_version_option
@@ -84,6 +85,16 @@ def add_log_options(parser: argparse._ActionsContainer) -> None:
     formats, levels = ("auto", "text", "json"), ("debug", "info", "warning", "error")
     parser.add_argument("--log-format", choices=formats, default="auto", help="of the log's lines; auto: text on a terminal, else JSON")
     parser.add_argument("--log-level", choices=levels, default="info", help="least severe event to log")
+
+
+def add_tracing_options(parser: argparse._ActionsContainer) -> None:
+    """Add --otlp-endpoint."""
+    parser.add_argument(
+        "--otlp-endpoint",
+        type=url,
+        metavar="URL",
+        help="collector of OpenTelemetry that spans of requests are sent to over gRPC, http://HOST:PORT or https://HOST:PORT; default: off",
+    )
 
 
 def require_flags(parser: argparse.ArgumentParser, values: argparse.Namespace, flag: str, *needed: str) -> None:

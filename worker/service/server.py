@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+from pypto_serving.process.exported_span import open_export
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
@@ -107,6 +108,10 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         loaded = loading.result()
         description = loaded.describe(secrets.token_hex(8), config.max_steps_in_flight, config.lease_seconds)
         servicer = WorkerServicer(description, device, progress, metrics, operators=OperatorProfile)
+        if config.otlp_endpoint:
+            export = open_export(config.otlp_endpoint, "pypto-serving worker")
+            cleanup.callback(export.close)
+            servicer.export_to(export)
         device.serve(loaded.runner, servicer)
         load_seconds = time.monotonic() - started_at
         _expose(metrics, loaded, load_seconds)

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from pypto_serving.process.exported_span import Export
 from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
@@ -22,6 +23,7 @@ from worker.service.frame_stream import FrameStream, StreamContext, StreamEnd
 from worker.service.frames import check_hello, common_version, decode_step, encode_failure, encode_result, encode_welcome
 from worker.service.metrics import WorkerMetrics
 from worker.service.recording import WorkerRecording
+from worker.service.sequence_export import SequenceExport
 from worker.service.session import LeaseHeldError, Session, SessionRequest, StepOrderError
 from worker.step import WorkerDescription
 from worker.step_trace import MakeOperators, no_operators
@@ -52,6 +54,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._description = description
         self._device = device
         self._recording = WorkerRecording(device, description.incarnation, operators)
+        self._sequences = SequenceExport(None)
         self._progress = progress
         self._metrics = metrics
         self._clock = clock
@@ -66,6 +69,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.orphaned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stall = StallWatch()
         metrics.watch_session(self._session)
+
+    def export_to(self, export: Export) -> None:
+        """Export a span for each sequence that belongs to a trace."""
+        self._sequences = SequenceExport(export)
 
     @property
     def trouble(self) -> str:
@@ -236,6 +243,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     admitted = [admission.lane for admission in step.admissions]
                     self._session.accept_step(step.step_id, request.step.acked_step_id, step.released_lanes.tolist(), admitted)
                     self._device.submit(step)
+                    self._sequences.accepted(step)
             case "reset":
                 self._reset(stream)
             case "heartbeat":
@@ -260,6 +268,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _align_device(self) -> None:
         """Make the device forget what the session has forgotten."""
         if self._device.era != self._session.era:
+            self._sequences.forgotten(self._session.last_step_id)
             self._device.reset(self._session.era)
 
     def _watch_lease(self) -> None:

@@ -30,7 +30,7 @@ from control_plane.edge.config import (
     ServedAddress,
 )
 from control_plane.edge.flags import groups
-from pypto_serving.process.options import add_log_options, argument_parser, require_flags
+from pypto_serving.process.options import add_log_options, add_tracing_options, argument_parser, require_flags
 from pypto_serving.process.version import program_name
 
 
@@ -55,6 +55,7 @@ def control_plane_parser() -> configargparse.ArgumentParser:
     groups.add_scheduler_timeout(timeouts, "; without effect where one process does everything (--frontends 0)")
     groups.add_worker_timeouts(timeouts)
     _add_scheduling_group(parser)
+    add_tracing_options(parser.add_argument_group("tracing"))
     log = parser.add_argument_group("log")
     add_log_options(log)
     groups.add_request_log(log)
@@ -139,6 +140,7 @@ def scheduler_parser() -> configargparse.ArgumentParser:
     groups.add_lease_options(parser.add_argument_group("lease"))
     groups.add_worker_timeouts(parser.add_argument_group("timeouts"))
     _add_scheduling_group(parser)
+    add_tracing_options(parser.add_argument_group("tracing"))
     add_log_options(parser.add_argument_group("log"))
     return parser
 
@@ -186,4 +188,5 @@ def _scheduler(parser: argparse.ArgumentParser, values: argparse.Namespace) -> S
         hang_seconds=values.hang_seconds,
         scheduler=groups.scheduler_options(values),
         engine=groups.engine_options(values),
+        otlp_endpoint=values.otlp_endpoint,
     )

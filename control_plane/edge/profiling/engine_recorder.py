@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from control_plane.core.replica import Replica
 from control_plane.core.step import Step
+from control_plane.edge.profiling.phases import choice_phases
 from control_plane.edge.profiling.profiler import LocalRecorder
 from control_plane.engine.engine import Engine
 from control_plane.engine.ports import Failure
@@ -101,19 +102,12 @@ class EngineRecorder(EngineTracer):
             "readmissions": max(0, sequence.num_admissions - 1),
         }
         labels = {"request_id": spec.request_id, "outcome": outcome, "traceparent": spec.traceparent}
-        arrival = min(spec.arrival_time, now)
-        started = _between(arrival, sequence.first_scheduled_time, now)
-        first_token = _between(started, choice.first_token_time, now)
-        phases = [("queue", arrival, started, flow), ("prefill", started, first_token, ()), ("decode", first_token, now, flow)]
-        arrival_ns = round(arrival * 1e9)
+        phases = choice_phases(choice, now)
+        arrival_ns = round(phases[0][1] * 1e9)
         self._recorder.add(Span("request", _REQUESTS, row, arrival_ns, round(now * 1e9) - arrival_ns, (), counts, labels))
-        for name, begin, end, flows in phases:
-            if begin < end:
-                self._recorder.add(Span(name, _REQUESTS, row, round(begin * 1e9), round(end * 1e9) - round(begin * 1e9), flows))
-
-
-def _between(low: float, value: float | None, high: float) -> float:
-    return high if value is None else min(max(low, value), high)
+        for name, begin, end in phases:
+            flows = () if name == "prefill" else flow
+            self._recorder.add(Span(name, _REQUESTS, row, round(begin * 1e9), round(end * 1e9) - round(begin * 1e9), flows))
 
 
 def record_engine(engine: Engine) -> LocalRecorder:

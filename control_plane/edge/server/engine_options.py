@@ -28,4 +28,5 @@ def engine_options(config: SchedulerConfig, instance_id: str, fingerprint: str, 
         announce_port=config.announce.port,
         announce_credentials=to_workers.credentials(),
         process_name="scheduler" if config.front_ends else "control plane",
+        otlp_endpoint=config.otlp_endpoint,
     )

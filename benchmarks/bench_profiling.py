@@ -1,0 +1,72 @@
+"""What recordings cost the control plane and the worker, off and on, in turns within one run.
+
+Run with `python -m benchmarks.bench_profiling`. A pass of the engine at 256 running decodes takes a result in, schedules, and writes the
+next step's frame; it is measured without a recording, with one of requests, and with one of steps, some passes each, again and again. What
+it costs when nothing is recorded is the price of the calls that tell nobody, against a pass. At the worker a step is told in one call.
+Times are those of the thread, so that other work on the machine does not count.
+"""
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.bench_scheduler import NUM_PAGES, FramedWorker, Load
+from control_plane.edge.profiling.engine_recorder import record_engine
+from control_plane.engine.tracer import EngineTracer
+from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
+from worker.step import Step, StepResult
+from worker.step_trace import StepTrace, no_operators
+
+_BLOCK = 50
+#: Calls of a pass that takes one result in and sends one step.
+_CALLS = 6
+
+
+def _recorder(level: Level) -> SpanRecorder:
+    return SpanRecorder("bench", RecordingLimits(level, 600.0, 1_000_000))
+
+
+def _micros(function: Callable[[], object], count: int) -> float:
+    """Of one call, on average."""
+    start = time.thread_time()
+    for _ in range(count):
+        function()
+    return (time.thread_time() - start) * 1e6 / count
+
+
+def _passes(rounds: int) -> dict[str, list[float]]:
+    load = Load(0, workers=[FramedWorker(NUM_PAGES)])
+    record = record_engine(load.engine)
+    gc.collect()
+    gc.freeze()  # as processes of the service do when they have started
+    micros: dict[str, list[float]] = {"nothing": [], "requests": [], "steps": []}
+    for _ in range(rounds):
+        for name, recorder in (("nothing", None), ("requests", _recorder(Level.REQUESTS)), ("steps", _recorder(Level.STEPS))):
+            record(recorder)
+            micros[name] += [load.run_engine_pass() for _ in range(_BLOCK)]
+    return micros
+
+
+def main() -> None:
+    """Print medians, and ratios to a pass without a recording."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help=f"of {_BLOCK} passes each")
+    micros = {name: statistics.median(each) for name, each in _passes(parser.parse_args().rounds).items()}
+    base = micros["nothing"]
+    print(f"pass of the engine, nothing recorded   {base:7.1f} us")
+    for name in ("requests", "steps"):
+        print(f"pass of the engine, {name + ' recorded':18} {micros[name]:7.1f} us   {100 * (micros[name] / base - 1):+6.2f} %")
+    off = _CALLS * _micros(EngineTracer().scheduled, 1_000_000)
+    print(f"calls that tell nobody, of a pass      {off:7.2f} us   {100 * off / base:+6.2f} %")
+    step = Step(1, chunk_tokens=np.zeros(4, np.uint32), chunk_lanes=np.zeros(4, np.uint32))
+    result = StepResult(1, *(np.zeros(256, np.uint32) for _ in range(3)), digest=0)  # type: ignore[arg-type]
+    trace = StepTrace(_recorder(Level.STEPS), "incarnation", no_operators)
+    print(f"a step of the worker, recorded         {_micros(lambda: trace.executed(step, result, 1000), 10_000):7.2f} us")
+
+
+if __name__ == "__main__":
+    main()
