@@ -63,7 +63,8 @@ def main() -> None:
     off = _CALLS * _micros(EngineTracer().scheduled, 1_000_000)
     print(f"calls that tell nobody, of a pass      {off:7.2f} us   {100 * off / base:+6.2f} %")
     step = Step(1, chunk_tokens=np.zeros(4, np.uint32), chunk_lanes=np.zeros(4, np.uint32))
-    result = StepResult(1, *(np.zeros(256, np.uint32) for _ in range(3)), digest=0)  # type: ignore[arg-type]
+    lanes = np.zeros(256, np.uint32)
+    result = StepResult(1, lanes, np.zeros(256, np.int64), lanes, digest=0)
     trace = StepTrace(_recorder(Level.STEPS), "incarnation", no_operators)
     print(f"a step of the worker, recorded         {_micros(lambda: trace.executed(step, result, 1000), 10_000):7.2f} us")
 

@@ -24,15 +24,14 @@ class Profile(Command):
     name = "profile"
     summary = "record what every process of a service does, as a trace for Perfetto"
     examples = (
-        "run --target 127.0.0.1:50052 --seconds 10 --output trace.json.gz",
-        "start --target 127.0.0.1:50052 --level operators",
-        "stop --target 127.0.0.1:50052 --output trace.json",
+        "run --seconds 10 --output trace.json.gz",
+        "start --level operators",
+        "stop --target 127.0.0.1:50055 --output trace.json",
     )
+    is_for_operators = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "action", choices=("run", "start", "stop"), help="run: start, wait and stop; --target is the address of the admin service"
-        )
+        parser.add_argument("action", choices=("run", "start", "stop"), help="run: start, wait and stop")
         parser.add_argument("--level", choices=_LEVELS, default="steps", help="how much; each includes those before it (%(default)s)")
         length = number_between(0.001, _MAX_SECONDS)
         parser.add_argument(

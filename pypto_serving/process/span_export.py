@@ -33,10 +33,10 @@ class SpanExport:
 
     def __init__(self, endpoint: str, service_name: str) -> None:
         """`endpoint`: http://HOST:PORT of a collector that speaks OTLP over gRPC, or https://."""
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version()})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING))
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter, max_queue_size=_MAX_WAITING))
         self._tracer = self._provider.get_tracer("pypto_serving")
         self._propagator = TraceContextTextMapPropagator()
         self._waiting: queue.Queue[tuple[ExportedSpan, str] | None] = queue.Queue(_MAX_WAITING)
@@ -60,6 +60,8 @@ class SpanExport:
         closing = threading.Thread(target=self._provider.shutdown, name="span-export-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
+        if closing.is_alive():
+            self._exporter.shutdown()  # it tries no more
 
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:

@@ -155,7 +155,7 @@ def _program(service: DocumentedService, words: list[str]) -> None:
 
 
 def _client(service: DocumentedService, flags: list[str]) -> None:
-    if flags[:1] == ["serve"]:  # tests/clients/cli/test_serve.py starts it
+    if flags[:1] in (["serve"], ["profile"]):  # test_serve.py and test_profile.py in tests/clients/cli run them
         assert command_parser("").parse_args(flags)
         return None
     if flags[:1] in (["generate"], ["chat"]):
