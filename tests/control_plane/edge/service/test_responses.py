@@ -56,7 +56,8 @@ def test_tokens_of_other_numerics_go_in_another_message() -> None:
 @pytest.mark.parametrize("logprob", [-math.inf, math.nan, -1e30])
 def test_lpu_02_every_logprob_is_a_number_in_strict_json(logprob: float) -> None:
     entry = TokenLogprob(EOS, -0.25, ((EOS, -0.25), (1, logprob)))
-    message = BUILDER.delta(Delta(0, 0, [1], "a", [entry]))
+    message = pb.Delta()
+    BUILDER.write_delta(Delta(0, 0, [1], "a", [entry]), message)
     text = MessageToJson(message)
     json.loads(text, parse_constant=pytest.fail)
     assert [top.logprob for top in message.logprobs[0].top] == [-0.25, -9999.0]
