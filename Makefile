@@ -155,7 +155,7 @@ serve-control: $(READY) ## Serve clients on 127.0.0.1:50051 (MODEL= PORT= WORKER
 serve-worker: $(READY) ## Run a worker on 127.0.0.1:50061 (MODEL= DEVICE= PORT= ARGS=)
 	@$(FIND_MODEL) && exec $(PY) -m worker --model "$$model" --device $(DEVICE) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-serve-http: $(READY) ## Serve OpenAI's API on 127.0.0.1:8000 in front of 127.0.0.1:50051 (PORT= ARGS="--target HOST:PORT")
+serve-http: $(READY) ## Serve OpenAI's API, and a page to chat, on 127.0.0.1:8000 in front of 127.0.0.1:50051 (PORT= ARGS="--target HOST:PORT")
 	@exec $(PY) -m clients.gateway $(if $(PORT),--port $(PORT)) $(ARGS)
 
 bench: $(READY) ## Measure serving and the model against one process, peers (ARGS="--vllm PYTHON") and the machine

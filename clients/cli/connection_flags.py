@@ -67,17 +67,12 @@ def credentials(arguments: argparse.Namespace) -> "Credentials":
 
 
 def _key_in(path: Path) -> str:
-    from pypto_serving.process.credentials.files import FileRefused, parse_keys
+    from pypto_serving.process.credentials.files import FileRefused, read_key
 
     try:
-        keys = parse_keys(path, path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"--api-key-file: {path}: {error.strerror}") from None
+        return read_key(path)
     except FileRefused as error:
         raise UsageError(f"--api-key-file: {error}") from None
-    if len(keys) > 1:
-        raise UsageError(f"--api-key-file: {path}: holds {len(keys)} keys, must be one")
-    return keys[0].key.decode()
 
 
 def open_client(arguments: argparse.Namespace) -> "Client":

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from clients.errors import ServingError
 from clients.gateway.errors import ApiError, from_serving_error, from_validation
-from clients.gateway.routes import chat, completions, health, models, responses, tokens
+from clients.gateway.routes import chat, completions, health, models, page, responses, state, tokens
 from clients.gateway.service import Gateway, gateway_of
 from pypto_serving.process.version import version
 
@@ -20,8 +20,9 @@ def build_app(gateway: Gateway) -> FastAPI:
     """The application; whoever serves it starts and closes the gateway's control planes."""
     app = FastAPI(title=_TITLE, version=version(), docs_url=None, redoc_url=None)
     app.state.gateway = gateway
-    for routes in (chat, completions, responses, models, tokens, health):
+    for routes in (chat, completions, responses, models, tokens, health, state):
         app.include_router(routes.ROUTER)
+    app.include_router(page.router())
     app.add_exception_handler(RequestValidationError, _invalid_body)
     app.add_exception_handler(ServingError, _failed_call)
     app.add_exception_handler(ApiError, _refused)

@@ -29,6 +29,15 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveStateSources:
+    """What is asked for the state of the service; none of it without flags."""
+
+    admin_targets: tuple[str, ...]
+    admin_key_file: Path | None
+    metrics_urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Everything that the command line says."""
 
@@ -36,6 +45,7 @@ class GatewayConfig:
     port: int
     tls: TlsFiles | None
     upstream: Upstream
+    live_state: LiveStateSources
     tool_parser: str
     reasoning_parser: str
     is_strict: bool
@@ -51,6 +61,7 @@ def gateway_parser() -> configargparse.ArgumentParser:
     _add_server_flags(parser.add_argument_group("server"))
     _add_upstream_flags(parser.add_argument_group("control planes"))
     _add_answer_flags(parser.add_argument_group("answers"))
+    _add_live_state_flags(parser.add_argument_group("live state", "What the page at / shows of the service; without these flags nothing."))
     add_log_options(parser.add_argument_group("log"))
     return parser
 
@@ -64,6 +75,7 @@ def read_config(arguments: Sequence[str]) -> GatewayConfig:
         port=values.port,
         tls=server_tls_files(parser, values),
         upstream=_upstream(parser, values),
+        live_state=_live_state(parser, values),
         tool_parser=values.tool_parser,
         reasoning_parser=values.reasoning_parser,
         is_strict=values.strict,
@@ -97,6 +109,28 @@ def _add_answer_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tool-parser", choices=TOOL_PARSERS, default="auto", help="how models write calls; auto: by architecture")
     group.add_argument("--reasoning-parser", choices=("auto", "none"), default="auto", help="auto: by <think> in the vocabulary")
     group.add_argument("--strict", action="store_true", help="refuse fields that are not known, rather than list them in x-ignored-fields")
+
+
+def _add_live_state_flags(group: argparse._ArgumentGroup) -> None:
+    admin = "host:port of a control plane's admin service (--admin-port there), reached over TLS as --target is; repeat for several"
+    group.add_argument("--admin-target", type=types.address, action="append", metavar="HOST:PORT", help=admin)
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="file with the key to show to admin services")
+    metrics = "address of a control plane's metrics, such as http://127.0.0.1:9400/metrics; repeat for several processes"
+    group.add_argument("--metrics-url", type=_metrics_url, action="append", metavar="URL", help=metrics)
+
+
+def _metrics_url(text: str) -> str:
+    from clients.service_state.exposition import metrics_url  # not for --help
+
+    try:
+        return metrics_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _live_state(parser: configargparse.ArgumentParser, values: argparse.Namespace) -> LiveStateSources:
+    require_flags(parser, values, "--admin-key-file", "--admin-target")
+    return LiveStateSources(tuple(values.admin_target or ()), values.admin_key_file, tuple(values.metrics_url or ()))
 
 
 def _upstream(parser: configargparse.ArgumentParser, values: argparse.Namespace) -> Upstream:

@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 
 import uvicorn
 
@@ -16,10 +17,11 @@ from clients.gateway.app import build_app
 from clients.gateway.config import GatewayConfig, Upstream
 from clients.gateway.control_planes import ControlPlaneOptions, ControlPlanes
 from clients.gateway.envelope import Envelope
+from clients.gateway.live_state import LiveState
 from clients.gateway.metrics import GatewayMetrics
 from clients.gateway.service import Gateway
 from pypto_serving.process.address import join_address
-from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.credentials.files import FileRefused, TlsFiles, read_key
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.process.stop_requests import StopRequests
 
@@ -54,13 +56,17 @@ class GatewayServer:
         server = _Server(_uvicorn_config(gateway, self._config))
         stopping = [asyncio.create_task(self._drain(server)), asyncio.create_task(self._stop_at_once(server))]
         await gateway.planes.start()
+        gateway.live_state.start()
         try:
-            _log.info("serving", extra={"address": join_address(self._config.host, self.port)})
+            address = join_address(self._config.host, self.port)
+            scheme = "https" if self._config.tls else "http"
+            _log.info("serving", extra={"address": address, "page": f"{scheme}://{address}/"})
             self.started.set()
             await server.serve([self._socket])
         finally:
             for task in stopping:
                 task.cancel()
+            await gateway.live_state.close()
             await gateway.planes.close()
             self._socket.close()
 
@@ -82,7 +88,18 @@ async def run_gateway(config: GatewayConfig) -> int:
 
 
 def _gateway(config: GatewayConfig) -> Gateway:
-    return Gateway(ControlPlanes(_options(config)), GatewayMetrics(), config.is_strict, config.max_body_bytes)
+    planes = ControlPlanes(_options(config))
+    return Gateway(planes, GatewayMetrics(), _live_state(config, planes), config.is_strict, config.max_body_bytes)
+
+
+def _live_state(config: GatewayConfig, planes: ControlPlanes) -> LiveState:
+    sources = config.live_state
+    try:
+        key = read_key(sources.admin_key_file) if sources.admin_key_file else None
+    except FileRefused as error:
+        raise StartUpError(f"--admin-key-file: {error}") from None
+    credentials = replace(_credentials(config.upstream), api_key=key)
+    return LiveState(sources.admin_targets, sources.metrics_urls, credentials, planes.models)
 
 
 def _options(config: GatewayConfig) -> ControlPlaneOptions:

@@ -13,6 +13,7 @@ from starlette.types import Receive
 from clients.async_client import AsyncClient
 from clients.gateway.control_planes import ControlPlanes, ServedModel
 from clients.gateway.errors import ApiError
+from clients.gateway.live_state import LiveState
 from clients.gateway.metrics import GatewayMetrics
 from clients.gateway.schemas.common import Body
 from clients.request import Request
@@ -43,6 +44,7 @@ class Gateway:
 
     planes: ControlPlanes
     metrics: GatewayMetrics
+    live_state: LiveState
     is_strict: bool = False
     max_body_bytes: int = 16 * 1024 * 1024
 

@@ -51,10 +51,10 @@ class Totals:
 
     def rates(self) -> Rates | None:
         """Between the last two readings; None where those are more than a minute apart."""
-        if len(self._history) < 2:
-            return None
-        (began_at, since), (ended_at, _) = self._history[-2], self._history[-1]
+        (began_at, since), (ended_at, _) = self._history[-2 if len(self._history) > 1 else -1], self._history[-1]
         span = ended_at - began_at
+        if not span:
+            return None
         requests = sum(self._rise(name, label, since) for name, label in self._risen if name == "requests_finished_total")
         prompt, generation = (self._rise(f"{kind}_tokens_total", "", since) for kind in ("prompt", "generation"))
         return Rates(span, requests / span, prompt / span, generation / span, self._rise("step_seconds_count", "", since) / span)

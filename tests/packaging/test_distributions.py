@@ -18,6 +18,7 @@ STUBS = {
     for suffix in (".proto", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 }
 SOURCES = {f"kernels/cpu/{path.name}" for pattern in ("*.cpp", "*.h") for path in extension.SOURCES.glob(pattern)}
+PAGE = {path.relative_to(ROOT).as_posix() for path in (ROOT / "clients/gateway/page").iterdir()}
 TYPED = {f"{package}/py.typed" for package in ("control_plane", "worker", "kernels", "clients", "pypto_serving")}
 
 pytestmark = pytest.mark.packaging
@@ -33,7 +34,7 @@ def modules(*folders: str) -> set[str]:
 
 
 def test_the_wheel_holds_every_module_stub_source_and_mark(distributions: Any) -> None:
-    expected = modules("control_plane", "worker", "kernels", "clients", "pypto_serving") | STUBS | SOURCES | TYPED
+    expected = modules("control_plane", "worker", "kernels", "clients", "pypto_serving") | STUBS | SOURCES | TYPED | PAGE
     others = files(distributions.wheel) - expected
     assert not expected - files(distributions.wheel)
     assert {PurePosixPath(name).parts[0] for name in others if "dist-info" not in name} == {"kernels"}
@@ -50,7 +51,10 @@ def test_the_sdist_holds_stubs_and_what_builds_the_wheel(distributions: Any) -> 
     with tarfile.open(distributions.sdist) as archive:
         held = {"/".join(PurePosixPath(name).parts[1:]) for name in archive.getnames()}
     expected = (
-        {f"protos/{name}" for name in STUBS} | SOURCES | {"hatch_build.py", "scripts/generate_stubs.py", "constraints.txt", "LICENSE"}
+        {f"protos/{name}" for name in STUBS}
+        | SOURCES
+        | PAGE
+        | {"hatch_build.py", "scripts/generate_stubs.py", "constraints.txt", "LICENSE"}
     )
     assert not expected - held
     assert not [name for name in held if name.endswith(".so")]

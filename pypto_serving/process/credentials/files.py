@@ -129,3 +129,11 @@ def parse_keys(path: Path, content: bytes) -> tuple[KeyLine, ...]:
     if not keys:
         raise FileRefused(f"{path}: holds no key")
     return tuple(keys)
+
+
+def read_key(path: Path) -> str:
+    """The key in a file that holds one, to be shown to a server; raises FileRefused."""
+    keys = parse_keys(path, _content(path))
+    if len(keys) > 1:
+        raise FileRefused(f"{path}: holds {len(keys)} keys, must be one")
+    return keys[0].key.decode()
