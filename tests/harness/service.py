@@ -84,8 +84,8 @@ class Service(Caller):
         """Wait until no call, no sequence, and no page that is not free or cached is left."""
         while True:
             state = await self.state()
-            pages = state.workers[0].pages
-            if not (state.num_calls or state.sequences or pages.referenced or pages.fenced):
+            pages = [worker.pages for worker in state.workers]  # none while it is lost, as may be for a moment on a busy machine
+            if pages and not (state.num_calls or state.sequences or pages[0].referenced or pages[0].fenced):
                 return state
             await asyncio.sleep(0.005)
 

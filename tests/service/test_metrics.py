@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from fakes.text.tokenizers import EOS
+from grpc_health.v1 import health_pb2
 from harness.service import Service, scripted_service, status_of
 from harness.waiting import until
 
@@ -114,7 +115,7 @@ async def test_met_02_nothing_that_a_client_says_becomes_a_label(scripted_model:
 
 
 async def test_met_04_each_request_is_counted_once_by_outcome(scripted_model: Path) -> None:
-    flags = ("--max-num-seqs", "10", "--worker-grace-seconds", "0.3")
+    flags = ("--max-num-seqs", "10", "--worker-grace-seconds", "0.3", "--hang-seconds", "60")
     async with scripted_service(scripted_model, *flags, num_pages=2000, step_seconds=0.002) as service:
         ends = service.plan([*b"ab", EOS])
         answers = await all_of(service.stream(f"{ends}:") for _ in TEN)
@@ -134,6 +135,7 @@ async def test_met_04_each_request_is_counted_once_by_outcome(scripted_model: Pa
         await service.worker.kill()
         assert await all_of(status_of(drained(call)) for call in calls) == ["UNAVAILABLE"] * 10
         await service.worker.start()
+        await service.server.health_becomes(health_pb2.HealthCheckResponse.SERVING)
         await service.unary("x:", max_tokens=1)
         await assert_counts(service)
 
