@@ -103,7 +103,7 @@ test-all: $(READY) ## Run the tests, with many more random examples and faults w
 chaos: $(READY) ## Kill, freeze, cut and scramble a small cluster 200 times; no stream may notice, nor hostile neighbours (CHAOS_FAULTS= CHAOS_SEED=)
 	CHAOS_FAULTS=$${CHAOS_FAULTS:-200} NEIGHBOUR_ROUNDS=$${NEIGHBOUR_ROUNDS:-10} $(PY) -m pytest tests/chaos -s $(ARGS)
 
-soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= CHAOS_SEED=)
+soak: $(READY) ## Use and disturb a small cluster for 10 minutes; nothing may be left (SOAK_SECONDS= SOAK_FORM=supervised CHAOS_SEED=)
 	$(PY) -m pytest tests/chaos/soak.py -s $(ARGS)
 
 $(KERNELS_DEV): $(INSTALLED)

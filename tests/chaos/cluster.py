@@ -67,6 +67,10 @@ class Cluster:
         """All of them by name."""
         return self.control.processes | {f"worker {index}": worker for index, worker in enumerate(self.workers)}
 
+    def pids(self) -> dict[str, int]:
+        """Ids of all that run now, by name."""
+        return self.control.pids | {f"worker {index}": worker.pid for index, worker in enumerate(self.workers)}
+
     async def __aenter__(self) -> Self:
         await self.frames.start()
         for worker in self.workers:

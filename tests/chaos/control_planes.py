@@ -24,6 +24,10 @@ class ControlPlane(Protocol):
         """Those that are started again, by name."""
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Ids of all that run now, by name."""
+
+    @property
     def proxies(self) -> Sequence[TcpProxy]:
         """Where clients connect."""
 
@@ -56,6 +60,10 @@ class OneProcess:
         self.proxies = [proxy]
         self.call_ports = [port]
 
+    @property
+    def pids(self) -> dict[str, int]:
+        return {"control plane": self.process.pid}
+
     def metrics(self) -> dict[str, float]:
         return self.process.metrics()
 
@@ -71,6 +79,10 @@ class Supervised(OneProcess):
     def __init__(self, flags: Sequence[str], worker_flags: Sequence[str], logs: Path) -> None:
         super().__init__(flags, worker_flags, logs)
         self._num_frozen = 0
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return super().pids | self._parts()
 
     def send(self, part: str, number: signal.Signals) -> None:
         """Signal a part, if it runs, and all have served before."""
@@ -128,6 +140,10 @@ class StandingBy:
             self.front_ends.append(SupervisedProcess(arguments, port, proxy, logs / f"front-end-{index}.log"))
         self.processes = {f"scheduler {index}": scheduler for index, scheduler in enumerate(self.schedulers)}
         self.processes |= {f"front end {index}": front_end for index, front_end in enumerate(self.front_ends)}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self.processes.items()}
 
     @property
     def proxies(self) -> list[TcpProxy]:

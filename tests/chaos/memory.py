@@ -5,11 +5,9 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from chaos.supervised_process import SupervisedProcess
 
 _SAMPLE_SECONDS = 0.5
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -29,25 +27,26 @@ class Sample:
 class MemoryLog:
     """Looks at processes again and again; a life that ends takes its samples along."""
 
-    def __init__(self, processes: Mapping[str, SupervisedProcess]) -> None:
-        self._processes = processes
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        """`pids` of what runs now, by name."""
+        self._pids = pids
         self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)  # by name and process id
 
     async def run(self) -> None:
         """Until cancelled."""
         began = time.monotonic()
         while True:
-            for name, process in self._processes.items():
-                sample = _look_at(process.pid, time.monotonic() - began)
+            for name, pid in self._pids().items():
+                sample = _look_at(pid, time.monotonic() - began)
                 if sample is not None:
-                    self._samples[name, process.pid].append(sample)
+                    self._samples[name, pid].append(sample)
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     def growth(self, seconds: float) -> dict[str, dict[str, tuple[float, float]]]:
         """Medians in the middle and the last third of so many seconds, by process and what was measured; of lives that span both."""
         found = {}
-        for name, process in self._processes.items():
-            samples = self._samples[name, process.pid]
+        for name, pid in self._pids().items():
+            samples = self._samples[name, pid]
             if samples and samples[0].at < seconds / 3:
                 middle = [sample for sample in samples if seconds / 3 <= sample.at < seconds * 2 / 3]
                 last = [sample for sample in samples if seconds * 2 / 3 <= sample.at < seconds]

@@ -1,22 +1,26 @@
 """Hours of use in minutes: random requests, cancels, deadlines, slow readers and faults, and at the end nothing is left of them.
 
-Run by name (`make soak`): SOAK_SECONDS says how long (600), CHAOS_SEED repeats requests and faults.
+Run by name (`make soak`): SOAK_SECONDS says how long (600), CHAOS_SEED repeats requests and faults, SOAK_FORM=supervised has a control
+plane of several processes.
 """
 
 import asyncio
 import logging
 import os
 import random
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 from chaos.cluster import Cluster
-from chaos.faults import CLIENTS, ONE_PROCESS, Fault, inject, plan
+from chaos.control_planes import OneProcess, Supervised
+from chaos.faults import CLIENTS, KINDS, Fault, inject, plan
 from chaos.load import EXPECTED, NUM_USERS, Load
 from chaos.memory import MemoryLog
 from harness.checkpoints import TinyCheckpoint
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
+FORM = {"one-process": OneProcess, "supervised": Supervised}[os.environ.get("SOAK_FORM", "one-process")]
 SEED = int(os.environ.get("CHAOS_SEED", random.randrange(10**6)))
 
 # Allocators and caches still settle after a third of the time; a leak of one request's state, thousands of times, is more than this.
@@ -30,8 +34,8 @@ async def test_nothing_is_left_of_requests_and_faults(
     caplog.set_level(logging.ERROR, "clients")
     print(f"CHAOS_SEED={SEED} SOAK_SECONDS={SECONDS:g}, logs in {tmp_path}")
     log: list[str] = []
-    async with Cluster(tiny_checkpoint("qwen3", "bfloat16"), tmp_path, 600, SEED) as cluster, cluster.client() as client:
-        load, memory = Load(client, SEED), MemoryLog(cluster.processes)
+    async with Cluster(tiny_checkpoint("qwen3", "bfloat16"), tmp_path, 600, SEED, FORM) as cluster, cluster.client() as client:
+        load, memory = Load(client, SEED), MemoryLog(cluster.pids)
         watching = asyncio.create_task(memory.run())
         try:
             async with asyncio.TaskGroup() as group:
@@ -44,13 +48,13 @@ async def test_nothing_is_left_of_requests_and_faults(
             print("\n".join(log))
         print("\n".join(f"{count:6} {what} -> {outcome}" for (what, outcome), count in sorted(load.outcomes.items())))
         _check_outcomes(load)
-        _check_growth(memory)
+        _check_growth(memory, cluster.control.pids.keys())
 
 
 def _faults() -> list[Fault]:
     """Faults for the whole time; in the last two thirds all but worker 1 live on, so that their memory can be compared."""
     faults, at = [], 0.0
-    for fault in plan(SEED, int(SECONDS / 0.2), ONE_PROCESS):
+    for fault in plan(SEED, int(SECONDS / 0.2), KINDS[FORM]):
         at += fault.pause
         if at >= SECONDS:
             break
@@ -66,10 +70,10 @@ def _check_outcomes(load: Load) -> None:
     assert not strange, str(strange)
 
 
-def _check_growth(memory: MemoryLog) -> None:
+def _check_growth(memory: MemoryLog, parts: Set[str]) -> None:
     growth = memory.growth(SECONDS)
     print(growth)
-    assert growth.keys() >= {"control plane", "worker 0"}
+    assert growth.keys() >= {*parts, "worker 0"}
     for name, measured in growth.items():
         for what, (middle, last) in measured.items():
             factor, more = _MOST_GROWTH[what]
