@@ -108,7 +108,7 @@ class Cluster:
 
     async def become_ready(self) -> None:
         """Wait until it serves with all workers in session."""
-        async with asyncio.timeout(60), self.client() as client:
+        async with asyncio.timeout(_PATIENCE_SECONDS), self.client() as client:
             while not await client.is_serving() or (await client.server()).num_workers < NUM_WORKERS:
                 await asyncio.sleep(0.05)
 
