@@ -15,13 +15,14 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.bench_scheduler import NUM_PAGES, FramedWorker, Load
-from control_plane.edge.profiling.engine_recorder import record_engine
+from control_plane.edge.profiling.engine_recorder import EngineRecorder, RequestRecorder
 from control_plane.engine.tracer import EngineTracer
 from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
 from worker.step import Step, StepResult
 from worker.step_trace import StepTrace, no_operators
 
-_BLOCK = 50
+#: Passes of a turn, and those of them that are not measured: steps in flight are those of the turn before.
+_TURN, _WARM = 6, 3
 #: Calls of a pass that takes one result in and sends one step.
 _CALLS = 6
 
@@ -39,22 +40,28 @@ def _micros(function: Callable[[], object], count: int) -> float:
 
 
 def _passes(rounds: int) -> dict[str, list[float]]:
+    """Microseconds of passes. Turns are short, so that what else the machine does meets all of them alike."""
     load = Load(0, workers=[FramedWorker(NUM_PAGES)])
-    record = record_engine(load.engine)
+    nobody = EngineTracer()
+    tracers = {
+        "nothing": nobody,
+        "requests": RequestRecorder(_recorder(Level.REQUESTS), nobody),
+        "steps": EngineRecorder(_recorder(Level.STEPS), nobody),
+    }
     gc.collect()
     gc.freeze()  # as processes of the service do when they have started
-    micros: dict[str, list[float]] = {"nothing": [], "requests": [], "steps": []}
+    micros: dict[str, list[float]] = {name: [] for name in tracers}
     for _ in range(rounds):
-        for name, recorder in (("nothing", None), ("requests", _recorder(Level.REQUESTS)), ("steps", _recorder(Level.STEPS))):
-            record(recorder)
-            micros[name] += [load.run_engine_pass() for _ in range(_BLOCK)]
+        for name, tracer in tracers.items():
+            load.engine.tracer = tracer
+            micros[name] += [load.run_engine_pass() for _ in range(_TURN)][_WARM:]
     return micros
 
 
 def main() -> None:
     """Print medians, and ratios to a pass without a recording."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help=f"of {_BLOCK} passes each")
+    parser.add_argument("--rounds", type=int, default=300, help=f"of {_TURN} passes each")
     micros = {name: statistics.median(each) for name, each in _passes(parser.parse_args().rounds).items()}
     base = micros["nothing"]
     print(f"pass of the engine, nothing recorded   {base:7.1f} us")

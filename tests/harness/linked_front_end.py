@@ -7,15 +7,27 @@ from typing import Any
 from fakes.control_plane.front_end_calls import Call, FrontEndCalls
 from fakes.control_plane.session_engine import VOCAB_SIZE
 
+from control_plane.edge.profiling.profiler import LocalRecorder
 from control_plane.edge.scheduler_link.link import SchedulerLink
 from control_plane.edge.scheduler_link.options import FrontEndNumbers, FrontEndSide, SchedulerLinkOptions
 from control_plane.engine.ports import GenerationRequest, Outputs
+from pypto_serving.recording.recorder import SpanRecorder
+
+
+def _record_nothing(recorder: SpanRecorder | None) -> None:
+    pass
 
 
 class LinkedFrontEnd:
     """Dials from the start."""
 
-    def __init__(self, addresses: Sequence[str], active_clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        active_clock: Callable[[], float] = time.monotonic,
+        record: LocalRecorder = _record_nothing,
+        **options: Any,
+    ) -> None:
         self.calls = FrontEndCalls()
         self.num_drains = 0
         self.numbers = FrontEndNumbers()
@@ -25,7 +37,7 @@ class LinkedFrontEnd:
         defaults = {"front_end_id": "front end", "model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **pauses}
         self.link = SchedulerLink(
             SchedulerLinkOptions(addresses, **{**defaults, **options}),
-            FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics),
+            FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics, record),
             active_clock=active_clock,
         )
         self.link.start()

@@ -18,11 +18,9 @@ _LOOP, _REQUESTS = "engine loop", "requests"
 _MAX_IN_FLIGHT = 4096
 
 
-class EngineRecorder(EngineTracer):
-    """One row per choice of a request; with steps, what the loop spends its time on, and how long each step is on its way.
+class RequestRecorder(EngineTracer):
+    """One row per choice of a request.
 
-    engine loop   | result | schedule | send | publish |
-    link HOST:PORT       | step 17, from its way out to its result's coming in ... |
     requests      | request: | queue | prefill | decode ... | |
     """
 
@@ -31,6 +29,43 @@ class EngineRecorder(EngineTracer):
         self._recorder = recorder
         self.beside = beside
         self._clock = clock
+
+    def choice_ended(self, choice: LiveChoice, failure: Failure | None) -> None:
+        self._add_choice(choice, failure.value if failure else "finished")
+        self.beside.choice_ended(choice, failure)
+
+    def add_live(self, choices: Iterable[LiveChoice]) -> None:
+        """Add the choices that go on when the recording is over, as far as they have come."""
+        for choice in choices:
+            self._add_choice(choice, "goes on")
+
+    def _add_choice(self, choice: LiveChoice, outcome: str) -> None:
+        now, sequence, spec = self._clock() / 1e9, choice.sequence, choice.request.spec
+        row, flow = f"{spec.request_id}#{sequence.choice}", (request_flow(spec.request_id, sequence.choice),)
+        counts = {
+            "prompt_tokens": sequence.num_prompt_tokens,
+            "cached_tokens": sequence.num_cached_tokens,
+            "generated_tokens": sequence.num_generated_tokens,
+            "readmissions": max(0, sequence.num_admissions - 1),
+        }
+        labels = {"request_id": spec.request_id, "outcome": outcome, "traceparent": spec.traceparent}
+        phases = choice_phases(choice, now)
+        arrival_ns = round(phases[0][1] * 1e9)
+        self._recorder.add(Span("request", _REQUESTS, row, arrival_ns, round(now * 1e9) - arrival_ns, (), counts, labels))
+        for name, begin, end in phases:
+            flows = () if name == "prefill" else flow
+            self._recorder.add(Span(name, _REQUESTS, row, round(begin * 1e9), round(end * 1e9) - round(begin * 1e9), flows))
+
+
+class EngineRecorder(RequestRecorder):
+    """And what the loop spends its time on, and how long each step is on its way.
+
+    engine loop   | result | schedule | send | publish |
+    link HOST:PORT       | step 17, from its way out to its result's coming in ... |
+    """
+
+    def __init__(self, recorder: SpanRecorder, beside: EngineTracer, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(recorder, beside, clock)
         self._since_ns = 0  # until when the time of the pass was told
         self._sent: dict[tuple[Replica, int], tuple[int, dict[str, int]]] = {}  # steps in flight: when they were sent, and their counts
         self._flows: list[str] = []  # of the steps whose results the pass has taken in
@@ -72,47 +107,20 @@ class EngineRecorder(EngineTracer):
 
     def result_arrived(self, replica: Replica, step_id: int) -> None:
         sent_ns, counts = self._sent.pop((replica, step_id), (0, {}))
-        if sent_ns and self._recorder.has_steps:
+        if sent_ns:
             track = f"link {replica.description.address}"
             self._recorder.add(Span(f"step {step_id}", track, "", sent_ns, self._clock() - sent_ns, (), counts))
-
-    def choice_ended(self, choice: LiveChoice, failure: Failure | None) -> None:
-        self._add_choice(choice, failure.value if failure else "finished")
-        self.beside.choice_ended(choice, failure)
-
-    def add_live(self, choices: Iterable[LiveChoice]) -> None:
-        """Add the choices that go on when the recording is over, as far as they have come."""
-        for choice in choices:
-            self._add_choice(choice, "goes on")
 
     def _spend(self, name: str, flows: Iterable[str] = (), counts: dict[str, int] | None = None) -> None:
         """Say what the time since the last call was spent on."""
         now = self._clock()
-        if self._recorder.has_steps:
-            self._recorder.add(Span(name, _LOOP, "", self._since_ns, now - self._since_ns, tuple(flows), counts or {}))
+        self._recorder.add(Span(name, _LOOP, "", self._since_ns, now - self._since_ns, tuple(flows), counts or {}))
         self._since_ns = now
-
-    def _add_choice(self, choice: LiveChoice, outcome: str) -> None:
-        now, sequence, spec = self._clock() / 1e9, choice.sequence, choice.request.spec
-        row, flow = f"{spec.request_id}#{sequence.choice}", (request_flow(spec.request_id, sequence.choice),)
-        counts = {
-            "prompt_tokens": sequence.num_prompt_tokens,
-            "cached_tokens": sequence.num_cached_tokens,
-            "generated_tokens": sequence.num_generated_tokens,
-            "readmissions": max(0, sequence.num_admissions - 1),
-        }
-        labels = {"request_id": spec.request_id, "outcome": outcome, "traceparent": spec.traceparent}
-        phases = choice_phases(choice, now)
-        arrival_ns = round(phases[0][1] * 1e9)
-        self._recorder.add(Span("request", _REQUESTS, row, arrival_ns, round(now * 1e9) - arrival_ns, (), counts, labels))
-        for name, begin, end in phases:
-            flows = () if name == "prefill" else flow
-            self._recorder.add(Span(name, _REQUESTS, row, round(begin * 1e9), round(end * 1e9) - round(begin * 1e9), flows))
 
 
 def record_engine(engine: Engine) -> LocalRecorder:
     """Lets an engine take part in recordings."""
-    running: list[EngineRecorder] = []
+    running: list[RequestRecorder] = []
 
     def record(recorder: SpanRecorder | None) -> None:
         while running:
@@ -120,7 +128,8 @@ def record_engine(engine: Engine) -> LocalRecorder:
             ended.add_live(engine.live_choices)
             engine.tracer = ended.beside
         if recorder is not None:
-            running.append(EngineRecorder(recorder, engine.tracer))
+            kind = EngineRecorder if recorder.has_steps else RequestRecorder
+            running.append(kind(recorder, engine.tracer))
             engine.tracer = running[-1]
 
     return record
