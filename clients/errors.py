@@ -1,5 +1,6 @@
 """The exceptions that clients raise."""
 
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -9,6 +10,9 @@ from pypto_serving.process.connection_problems import connection_problem
 
 #: Comes with the status of a request that was ended on purpose: aborted, or taken over by a resume.
 _CANCELLED_BY = "cancelled-by"
+
+#: gRPC's own words, whichever side refuses.
+_TOO_LARGE = re.compile(r"message larger than max \((\d+) vs\.? (\d+)\)")
 
 
 class ServingError(Exception):
@@ -62,5 +66,7 @@ def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
         code, details = grpc.StatusCode.UNAVAILABLE, f"the server dropped the call ({details})"
     problem = connection_problem(details) if code is grpc.StatusCode.UNAVAILABLE else None
     message = f"the server cannot be talked to: {problem} ({details})" if problem else details
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and (sizes := _TOO_LARGE.search(details)):
+        message = f"a message of {int(sizes[1]):,} bytes, at most {int(sizes[2]):,} are taken: shorten it, or ask for less at a time"
     retry_after_ms = str(metadata.get("retry-after-ms", ""))
     return ServingError(code, message, request_id, int(retry_after_ms) / 1000 if retry_after_ms.isdecimal() else None)

@@ -36,6 +36,7 @@ _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
 _SHARE_WITHOUT_COMPILING = 4
 _LAUNCH_SECONDS = 0.2  # no launch takes so long, and hardly a compilation less
 _NULL_PAGE_TOKENS = 16
+_FEW_TOKENS = 1024  # of a KV cache
 _NO_BYTES_ARE_TAKEN = 1 << 62  # memory for pages that are not there
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -118,6 +119,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         max_step_tokens=config.max_step_tokens,
     )
     cache = _allocate_cache(model, device, limits, config.num_pages)
+    _warn_of_few_pages(cache.groups, limits.max_model_len)
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
     runner = _make_runner(model, cache, limits, graphs, device)
     _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
@@ -148,6 +150,7 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     spec = CacheGroupSpec("full", (0,), config.page_tokens or _NULL_PAGE_TOKENS, num_kv_heads=1, head_dim=1, dtype=torch.bfloat16)
     demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens)
     groups = tuple(spec.sized(pages) for pages in size_pool([spec], demand, _NO_BYTES_ARE_TAKEN, config.num_pages))
+    _warn_of_few_pages(groups, limits.max_model_len)
     fingerprint, _ = _identify(config.model)
     timing = StepTime(config.step_ms / 1e3, config.token_us / 1e6, config.step_table)
     try:
@@ -165,6 +168,14 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
         cache_groups=groups,
         kv_cache_bytes=0,
     )
+
+
+def _warn_of_few_pages(groups: Sequence[CacheGroup], max_model_len: int) -> None:
+    """A worker that holds next to nothing serves, and refuses almost everything."""
+    tokens = min((group.page_tokens * group.num_pages for group in groups if group.window_tokens is None), default=max_model_len)
+    if tokens < min(max_model_len, _FEW_TOKENS):
+        message = f"the KV cache holds {tokens} tokens, and a request cannot be longer; the model would take {max_model_len}"
+        _log.warning(message, extra={"mend": "a larger --num-pages, or more free memory"})
 
 
 def _check_dtype(device: Device, dtype: str) -> None:

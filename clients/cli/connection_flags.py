@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.cli.command import UsageError
+from pypto_serving.process.address import require_target
 from pypto_serving.process.argument_types import seconds
 
 if TYPE_CHECKING:
@@ -52,17 +53,32 @@ def _add_credential_arguments(group: "argparse._ArgumentGroup") -> None:
 
 
 def targets(arguments: argparse.Namespace) -> list[str]:
-    """Addresses in the order in which they are tried."""
+    """Addresses in the order in which they are tried; raises UsageError for what is none."""
     given: list[str] = arguments.target or [arguments.default_targets]
-    return [address.strip() for entry in given for address in entry.split(",") if address.strip()]
+    addresses = [address.strip() for entry in given for address in entry.split(",") if address.strip()]
+    for address in addresses:
+        try:
+            require_target(address)
+        except ValueError as error:
+            raise UsageError(f"{'--target' if arguments.target else 'PYPTO_SERVING_TARGET'}: {error}") from None
+    return addresses
 
 
 def credentials(arguments: argparse.Namespace) -> "Credentials":
-    """What to show to the server; raises UsageError for a file without a key."""
+    """What to show to the server; raises UsageError for a file without a key, and for certificates that make no sense."""
     from clients.connection import Credentials
+    from pypto_serving.process.credentials.files import TlsFiles
+    from pypto_serving.process.credentials.tls import watch_tls
+    from pypto_serving.process.start_up import StartUpError
 
     path: Path | None = arguments.api_key_file
     api_key = arguments.default_api_key if path is None else _key_in(path)
+    if (arguments.tls_cert is None) is not (arguments.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key are needed together")
+    try:
+        watch_tls("tls", TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca))
+    except StartUpError as error:
+        raise UsageError(f"--tls-ca, --tls-cert, --tls-key: {error}") from None
     return Credentials(arguments.tls, arguments.tls_ca, arguments.tls_cert, arguments.tls_key, api_key)
 
 

@@ -48,7 +48,7 @@ def _parse_and_run(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     streams.check_text(arguments)
     parsed = command_parser(*(environment.get(variable) or default for variable, default in (TARGET, ADMIN_TARGET))).parse_args(arguments)
     parsed.default_api_key = environment.get("PYPTO_SERVING_API_KEY") or None
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(message)s]")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=streams.notice_format())
     return _run(parsed)
 
 

@@ -21,6 +21,15 @@ def prepare() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def notice_format() -> str:
+    """How log lines look. Where they go to the same place as answers they begin on a line of their own, in the middle of a text too."""
+    try:
+        is_same = os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # no files of the system, but a test's
+        is_same = False
+    return "\n[%(message)s]" if is_same else "[%(message)s]"
+
+
 def check_text(arguments: Sequence[str]) -> None:
     """Raise UsageError for an argument whose bytes are no text."""
     for argument in arguments:

@@ -1,6 +1,7 @@
 """Addresses of servers, written host:port."""
 
 import ipaddress
+import re
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -9,9 +10,15 @@ def split_address(address: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     name = host[1:-1] if bracketed else host
     if not name or not port.isdecimal() or not 0 < int(port) < 65536 or bracketed != (":" in name):
-        brackets = ": an IPv6 host needs brackets, [::1]:50061" if ":" in name and not bracketed else ""
-        raise ValueError(f"{address!r} is not host:port{brackets}")
+        hint = ": an IPv6 host needs brackets, [::1]:50061" if ":" in name and not bracketed else ""
+        raise ValueError(f"{address!r} is not host:port{': leave the scheme out' if '://' in address else hint}")
     return name, int(port)
+
+
+def require_target(target: str) -> None:
+    """Raise ValueError for what gRPC would look up as a name, and not find: a host without a port. Schemes such as unix: are gRPC's."""
+    if not re.match(r"(unix|unix-abstract|dns|ipv4|ipv6|xds|passthrough):", target):
+        split_address(target)
 
 
 def join_address(host: str, port: int) -> str:

@@ -55,6 +55,19 @@ def test_length_of_sequences_bounds_what_is_made_for_positions(tmp_path: Path) -
     assert _load(directory, flags=("--max-model-len", "64")).limits.max_model_len == 64
 
 
+def test_more_tokens_than_the_model_allows_are_refused(tiny_checkpoint: TinyCheckpoint) -> None:
+    with pytest.raises(StartUpError, match=r"^--max-model-len 4097: .*config.json allows 4096: lower it, or leave it out$"):
+        _load(tiny_checkpoint("llama"), flags=("--max-model-len", "4097"))
+
+
+def test_a_cache_of_next_to_nothing_is_warned_of(tiny_checkpoint: TinyCheckpoint, caplog: pytest.LogCaptureFixture) -> None:
+    _load(tiny_checkpoint("llama"), flags=("--page-tokens", "16"))
+    assert "the KV cache holds 128 tokens, and a request cannot be longer; the model would take 4096" in caplog.messages
+    caplog.clear()
+    _load(tiny_checkpoint("llama"), flags=("--max-model-len", "128"))
+    assert not caplog.messages
+
+
 def test_lanes_that_do_not_fit_into_memory_are_refused_with_one_line(
     tiny_checkpoint: TinyCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +108,7 @@ def test_missing_kernels_are_told_once(
 ) -> None:
     monkeypatch.setattr("kernels.ops.kernel_set", lambda *_: kernel_set)
     with caplog.at_level(logging.WARNING):
-        _load(tiny_checkpoint("llama"))
+        _load(tiny_checkpoint("llama"), flags=("--max-model-len", "64"))
     assert ["kernels.cpu.build" in str(vars(record)) for record in caplog.records if record.name == loaded_runner.__name__] == [
         True
     ] * warnings

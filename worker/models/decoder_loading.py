@@ -20,6 +20,9 @@ _EMBEDDING, _HEAD, _NORM = "model.embed_tokens", "lm_head", "model.norm.weight"
 
 def load_decoder(checkpoint: Checkpoint, config: DecoderConfig, options: LoadOptions) -> Decoder:
     """Load the model layer by layer; the files stay mapped only until then."""
+    if options.max_positions is not None and options.max_positions > config.rope.max_positions:
+        supported = f"{checkpoint.config.path} allows {config.rope.max_positions}: lower it, or leave it out"
+        raise ModelRefused(f"--max-model-len {options.max_positions}: {supported}")
     config = replace(config, rope=config.rope.limited(options.max_positions))
     weights = _open_weights(checkpoint, options)
     ends = _load_ends(weights, config)  # first: a matrix this large and its copy are to lie in memory while not much else does

@@ -53,3 +53,20 @@ async def test_a_key_file_without_one_key_is_bad_usage(command_line, tmp_path, c
         path.write_text(content)
     ended = await command_line("models", "--api-key-file", str(path), target="127.0.0.1:1")
     assert ended.status == 2 and message in ended.err and "Wörter" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("localhost", "'localhost' is not host:port"), ("http://localhost:50051", "leave the scheme out"), ("a:1,b", "'b' is not host:port")],
+)
+async def test_a_target_without_a_port_is_bad_usage(command_line, target, message):
+    ended = await command_line("models", "--target", target)
+    assert ended.status == 2 and ended.err.startswith("error: --target: ") and message in ended.err
+    assert (await command_line("models", target=target)).err.startswith("error: PYPTO_SERVING_TARGET: ")
+
+
+async def test_certificates_that_cannot_be_read_are_bad_usage(command_line, tmp_path):
+    ended = await command_line("models", "--tls-ca", str(tmp_path / "ca.pem"), target="127.0.0.1:1")
+    assert (ended.status, ended.err) == (2, f"error: --tls-ca, --tls-cert, --tls-key: {tmp_path}/ca.pem: no such file\n")
+    ended = await command_line("models", "--tls-cert", str(tmp_path / "cert.pem"), target="127.0.0.1:1")
+    assert (ended.status, ended.err) == (2, "error: --tls-cert and --tls-key are needed together\n")
