@@ -16,6 +16,7 @@ from kernels.quantized import Quantizer
 from kernels.self_check import check_device
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
+from pypto_serving.wire.model_directory import name_model
 from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
 from worker.checkpoint.weights_hash import WeightsHash
 from worker.config import WorkerConfig
@@ -53,6 +54,7 @@ class LoadedRunner:
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_bytes: int
     weights_digest: Callable[[], str] = str  # empty until it is known
+    model_name: str = "a model"  # for people
 
     def describe(self, incarnation: str, max_steps_in_flight: int, lease_seconds: float) -> WorkerDescription:
         """What a handshake says about a worker with this runner."""
@@ -69,6 +71,7 @@ class LoadedRunner:
             num_partitions=self.limits.num_partitions,
             cache_groups=self.cache_groups,
             weights_digest=self.weights_digest,
+            model_name=self.model_name,
         )
 
 
@@ -134,6 +137,7 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         cache_groups=cache.groups,
         kv_cache_bytes=sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)),
         weights_digest=lambda: weights_hash.digest,
+        model_name=name_model(config.model),
     )
 
 
@@ -167,6 +171,7 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
         numerics_id="null",
         cache_groups=groups,
         kv_cache_bytes=0,
+        model_name=name_model(config.model),
     )
 
 

@@ -71,6 +71,7 @@ class WorkerDescription:
     num_partitions: int
     cache_groups: tuple[CacheGroup, ...]
     weights_digest: Callable[[], str] = str  # empty until it is known
+    model_name: str = "a model"  # for people
 
     def max_table_length(self, group: CacheGroup) -> int:
         """Most entries of a page table of `group`."""

@@ -148,7 +148,7 @@ def _why_not_serving(client: "Client") -> str:
     if server.draining:
         return "the server is about to stop: it lets what runs finish and takes no new requests"
     if not server.num_workers:
-        return "the server has no worker: start one with `make serve-worker`"
+        return "no worker is in session with the server: start one (`make serve-worker`); if one runs, the server's log says what is wrong"
     return f"none of the server's workers ({server.num_workers}) answers"
 
 

@@ -1,8 +1,11 @@
 """What is wrong with a directory that is to hold a model, in words that both planes use."""
 
+import json
 import re
 import stat
 from pathlib import Path
+
+from pypto_serving.wire.contract import MAX_NAME_LENGTH
 
 _PICKLE_SUFFIXES, _GGUF_SUFFIX = (".bin", ".pt", ".pth", ".ckpt"), ".gguf"
 _POINTER_HEAD = b"version https://git-lfs"
@@ -43,3 +46,20 @@ def check_no_pointer(path: Path, head: bytes) -> None:
 
 def _describe_gguf(file: Path) -> str:
     return f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
+
+
+def name_model(directory: Path) -> str:
+    """The model in a directory, for people: where it lies, its class and its vocabulary, at most so long as names may be."""
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+        shown = f" ({config['architectures'][0]}, vocab_size {config['vocab_size']})"
+    except (OSError, ValueError, TypeError, LookupError):  # whoever reads it in earnest says what is wrong
+        shown = ""
+    printable = "".join(each if each.isprintable() else "?" for each in f"{directory.absolute()}{shown}")
+    return printable[-MAX_NAME_LENGTH:]
+
+
+def describe_difference(they: str, theirs: str, we: str, ours: str) -> str:
+    """Why two processes with other models do not work together."""
+    what = "files of another content under the same name" if theirs == ours else "another model"
+    return f"{they} has {theirs}, {we} has {ours}: {what}; --model has to be the same"

@@ -9,7 +9,7 @@ from harness.checkpoints import TinyCheckpoint
 
 from control_plane.edge.model_files import read_identity
 from pypto_serving.process.start_up import StartUpError
-from pypto_serving.wire.model_directory import check_directory
+from pypto_serving.wire.model_directory import check_directory, describe_difference, name_model
 from worker.checkpoint.checkpoint import Checkpoint
 
 _POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -64,3 +64,16 @@ def test_gguf_is_refused_by_both_in_the_same_words(model: Path) -> None:
     (model / "model.safetensors").rename(model / "model.gguf")
     first, second = refusals(model)
     assert first == second and "gguf_to_hf.py" in first
+
+
+def test_a_model_is_named_by_what_tells_it_apart(model: Path) -> None:
+    assert name_model(model) == f"{model} (LlamaForCausalLM, vocab_size 1024)"
+    (model / "config.json").unlink()
+    assert name_model(model) == str(model)
+    assert len(name_model(model / ("x" * 500))) == 256
+
+
+def test_a_difference_says_whether_it_is_of_models_or_of_files() -> None:
+    said = describe_difference("the control plane", "/a (LlamaForCausalLM, vocab_size 9)", "this worker", "/b")
+    assert said.startswith("the control plane has /a (LlamaForCausalLM, vocab_size 9), this worker has /b: another model; ")
+    assert "files of another content under the same name" in describe_difference("it", "/a", "we", "/a")

@@ -35,7 +35,7 @@ def check_hello(hello: pb.Hello) -> None:
         raise FrameError("hello.control_plane_id: empty; every instance of a control plane has its own")
     if not hello.model_fingerprint:
         raise FrameError("hello.model_fingerprint: empty; it has to be that of the model served")
-    for field in ("control_plane_id", "model_fingerprint", "resume_incarnation", "worker_address"):
+    for field in ("control_plane_id", "model_fingerprint", "resume_incarnation", "worker_address", "model_name"):
         if getattr(hello, field):
             check_name(f"hello.{field}", getattr(hello, field))
     check_range("hello.features (number)", len(hello.features), 0, MAX_FEATURES)

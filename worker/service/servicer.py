@@ -15,6 +15,7 @@ from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
 from pypto_serving.wire.contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from pypto_serving.wire.model_directory import describe_difference
 from pypto_serving.worker.v1 import worker_pb2 as pb
 from pypto_serving.worker.v1 import worker_pb2_grpc
 from worker.progress import ProgressCounter, StallWatch
@@ -213,8 +214,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             ours = f"this worker speaks {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}"
             raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, f"{theirs}; {ours}")
         if hello.model_fingerprint != self._description.model_fingerprint:
-            model = f"hello.model_fingerprint: {hello.model_fingerprint}, this worker has model {self._description.model_fingerprint}"
-            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
+            theirs = hello.model_name or f"a model with fingerprint {hello.model_fingerprint}"
+            difference = describe_difference("the control plane", theirs, "this worker", self._description.model_name)
+            raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, difference)
 
     async def _read(self, stream: FrameStream, requests: AsyncIterator[pb.ExecuteRequest]) -> None:
         """Take frames in until the control plane closes its side or breaks the contract."""

@@ -41,6 +41,8 @@ def check_hello(hello: pb.Hello) -> int:
     """The version to speak, or 0; raises FrameError when a name is missing or too long."""
     check_name("hello.front_end_id", hello.front_end_id)
     check_name("hello.model_fingerprint", hello.model_fingerprint)
+    if hello.model_name:
+        check_name("hello.model_name", hello.model_name)
     check_range("hello.protocol_version", hello.protocol_version, 1, _MAX_UINT32)
     check_range("hello.features (number)", len(hello.features), 0, MAX_FEATURES)
     return common_version(hello.min_protocol_version, hello.protocol_version)

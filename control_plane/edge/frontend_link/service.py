@@ -21,6 +21,7 @@ from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.contract import MAX_VOCAB_SIZE
+from pypto_serving.wire.model_directory import describe_difference
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class SessionOptions:
 
     scheduler_id: str  # new at every start of the process
     model_fingerprint: str
+    model_name: str = "a model"  # for people
     vocab_size: int = MAX_VOCAB_SIZE
     unread: UnreadLimits = field(default_factory=UnreadLimits)
     heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -193,10 +195,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         if not version:
             theirs = f"hello.protocol_version: {hello.protocol_version}, hello.min_protocol_version: {hello.min_protocol_version}"
             raise SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, f"{theirs}; {versions()}")
-        ours = self._options.model_fingerprint
-        if hello.model_fingerprint != ours:
-            model = f"hello.model_fingerprint: {hello.model_fingerprint}, this scheduler serves model {ours}"
-            raise SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, model)
+        if hello.model_fingerprint != self._options.model_fingerprint:
+            theirs = hello.model_name or f"a model with fingerprint {hello.model_fingerprint}"
+            difference = describe_difference("the front end", theirs, "this scheduler", self._options.model_name)
+            raise SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, difference)
         return version
 
     def _end_session(self, session: FrontEndSession, end: SessionEnd) -> None:

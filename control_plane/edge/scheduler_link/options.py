@@ -19,6 +19,7 @@ class SchedulerLinkOptions:
     addresses: Sequence[str]  # host:port or unix:/path; dialled in turn until one answers
     front_end_id: str  # new at every start of the process
     model_fingerprint: str
+    model_name: str = ""  # for people
     vocab_size: int = MAX_VOCAB_SIZE
     credentials: Callable[[], grpc.ChannelCredentials] | None = None  # asked for at every dial; None: plain text
     tls_name: str | None = None  # the host that a scheduler's certificate must name; None: the one dialled

@@ -119,6 +119,7 @@ async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[Sess
         front_end_id=options.front_end_id,
         model_fingerprint=options.model_fingerprint,
         features=[RECORDINGS],
+        model_name=options.model_name,
     )
     async with contextlib.AsyncExitStack() as cleanup:
         stream = SessionStream(address, _open_channel(address, options))

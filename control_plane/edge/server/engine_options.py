@@ -4,6 +4,7 @@ from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import SchedulerConfig
 from control_plane.edge.engine_thread import EngineThreadOptions
 from control_plane.edge.worker_link.options import LinkOptions
+from pypto_serving.wire.model_directory import name_model
 
 
 def limits(config: SchedulerConfig) -> dict[str, float]:
@@ -22,7 +23,14 @@ def engine_options(config: SchedulerConfig, instance_id: str, fingerprint: str, 
     return EngineThreadOptions(
         scheduler=config.scheduler,
         engine=config.engine,
-        links=LinkOptions(instance_id, fingerprint, to_workers.to_dial(), takeover=config.takeover, min_hang_seconds=config.hang_seconds),
+        links=LinkOptions(
+            control_plane_id=instance_id,
+            model_fingerprint=fingerprint,
+            model_name=name_model(config.model),
+            tls=to_workers.to_dial(),
+            takeover=config.takeover,
+            min_hang_seconds=config.hang_seconds,
+        ),
         workers=config.workers,
         host=config.announce.host,
         announce_port=config.announce.port,

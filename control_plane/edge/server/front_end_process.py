@@ -32,6 +32,7 @@ from pypto_serving.process.metrics_endpoint import register_process, serve_metri
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.recording.recorder import SpanRecorder
+from pypto_serving.wire.model_directory import name_model
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class FrontEndProcess:
             addresses=config.link.addresses,
             front_end_id=f"{name}-{secrets.token_hex(4)}",
             model_fingerprint=model.fingerprint,
+            model_name=name_model(config.model.directory),
             vocab_size=model.vocab_size,
             credentials=(lambda: channel_credentials(tls.files.current())) if tls else None,
             tls_name=tls.name if tls else None,

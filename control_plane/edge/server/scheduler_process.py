@@ -33,6 +33,7 @@ from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.stop_requests import StopRequests
+from pypto_serving.wire.model_directory import name_model
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class SchedulerProcess:
         to_workers, to_front_ends = PeerAccess("worker_tls", config.worker_tls), PeerAccess("link_tls", config.front_ends.tls)
         options = engine_options(config, self._instance_id, model.fingerprint, to_workers)
         self._engine = EngineThread(options, self._compiler, self._engine_metrics, self._link_metrics)
-        sessions = SessionOptions(self._instance_id, model.fingerprint, model.vocab_size)
+        sessions = SessionOptions(self._instance_id, model.fingerprint, name_model(config.model), model.vocab_size)
         self._server = FrontEndServer(config.front_ends, to_front_ends.credentials(), sessions, self._refusal, self._start_drain)
         registry = CollectorRegistry(auto_describe=False)
         register_process(registry)

@@ -157,6 +157,7 @@ class WorkerLink:
             resume_incarnation=session.description.incarnation if session else "",
             acked_step_id=session.acked_step_id if session else 0,
             model_fingerprint=self._options.model_fingerprint,
+            model_name=self._options.model_name,
             worker_address=self.address,
         )
         if session is None:

@@ -35,6 +35,7 @@ class LinkOptions:
 
     control_plane_id: str  # new at every start of the process
     model_fingerprint: str
+    model_name: str = ""  # for people
     tls: WorkerTls | None = None  # plain text
     takeover: bool = False  # the first handshake with a worker takes it from another control plane
     redial: Backoff = field(default_factory=lambda: Backoff(0.02, 1.0))

@@ -49,7 +49,7 @@ async def test_models_and_server_are_described(command_line, server):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"num_workers": 0}, "no worker: start one with `make serve-worker`"),
+        ({"num_workers": 0}, "no worker is in session with the server: start one (`make serve-worker`)"),
         ({"num_workers": 2}, "none of the server's workers (2) answers"),
         ({"num_workers": 1, "draining": True}, "about to stop"),
     ],

@@ -24,7 +24,7 @@ from pypto_serving.worker.v1 import worker_pb2 as pb
         (
             {"model_fingerprint": "e"},
             grpc.StatusCode.FAILED_PRECONDITION,
-            "hello.model_fingerprint: e, this worker has model ffff",
+            "the control plane has a model with fingerprint e, this worker has a model: another model",
         ),
         ({"model_fingerprint": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.model_fingerprint: empty"),
         ({"name": ""}, grpc.StatusCode.INVALID_ARGUMENT, "hello.control_plane_id: empty"),

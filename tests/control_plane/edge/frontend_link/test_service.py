@@ -36,7 +36,11 @@ async def test_a_session_opens_with_a_welcome_and_the_state(start_scheduler, dia
         ({"front_end_id": "x" * 257}, _CODE.INVALID_ARGUMENT, "hello.front_end_id"),
         ({"protocol_version": 0}, _CODE.INVALID_ARGUMENT, "hello.protocol_version"),
         ({"protocol_version": 9, "min_protocol_version": 2}, _CODE.FAILED_PRECONDITION, "this scheduler speaks 1 to 1"),
-        ({"model_fingerprint": "other"}, _CODE.FAILED_PRECONDITION, "this scheduler serves model model"),
+        (
+            {"model_fingerprint": "other"},
+            _CODE.FAILED_PRECONDITION,
+            "the front end has a model with fingerprint other, this scheduler has a model: another model",
+        ),
     ],
 )
 async def test_a_hello_that_does_not_fit_is_refused(start_scheduler, dial, fields, code, complaint):
@@ -55,7 +59,7 @@ async def test_a_refusal_that_repeats_is_logged_once(start_scheduler, dial, capl
             await front_end.hello(model_fingerprint=fingerprint)
         await front_end.end()
     refused = [record.reason for record in caplog.records if record.message == "front end refused"]
-    assert [reason.split()[1] for reason in refused] == ["other,", "third,"]
+    assert [reason.partition("fingerprint ")[2].split()[0] for reason in refused] == ["other,", "third,"]
 
 
 async def test_a_newer_front_end_may_speak_our_version(start_scheduler, dial):
