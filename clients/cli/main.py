@@ -81,6 +81,8 @@ def _explanation(error: "ServingError", addresses: Sequence[str], is_for_operato
         return f"{where} cannot be talked to: {problem} (flags: {_TLS_FLAGS})"
     if is_for_operators and "failed to connect" in error.message:
         return f"no answer from {where}: --admin-port of a control plane gives it an address for operators"
+    if "errors resolving" in error.message:
+        return f"{where}: no host of that name is known here"
     if "failed to connect" in error.message:
         return f"no answer from {where}: start it with `pypto-serving-control`, or in a checkout with `make serve-control`"
     return f"{where} is not available: {error.__cause__}"

@@ -28,8 +28,17 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
         causes = "the port is taken or the address is not of this machine"
         if credentials:
             causes += ", or gRPC cannot use such a certificate"
-        raise StartUpError(f"cannot listen on {address}: {causes}", exit_code=1)
+        raise StartUpError(f"cannot listen on {address}: {_why_no_address(host) or causes}", exit_code=1)
     return bound
+
+
+def _why_no_address(host: str) -> str | None:
+    """What the system says of a host that it does not know; None of one that it does."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def bind_socket(server: grpc.aio.Server, path: Path) -> None:

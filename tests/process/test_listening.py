@@ -19,6 +19,12 @@ async def test_a_taken_port_is_one_clear_line() -> None:
     await second.stop(None)
 
 
+async def test_a_host_that_nobody_knows_is_no_taken_port() -> None:
+    with pytest.raises(StartUpError) as caught:
+        bind(grpc.aio.server(), "nowhere.invalid", 0)
+    assert str(caught.value).startswith("cannot listen on nowhere.invalid:0: ") and "taken" not in str(caught.value)
+
+
 async def test_a_socket_that_a_process_left_behind_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as left:

@@ -70,3 +70,8 @@ async def test_certificates_that_cannot_be_read_are_bad_usage(command_line, tmp_
     assert (ended.status, ended.err) == (2, f"error: --tls-ca, --tls-cert, --tls-key: {tmp_path}/ca.pem: no such file\n")
     ended = await command_line("models", "--tls-cert", str(tmp_path / "cert.pem"), target="127.0.0.1:1")
     assert (ended.status, ended.err) == (2, "error: --tls-cert and --tls-key are needed together\n")
+
+
+async def test_a_host_that_nobody_knows_is_told_as_such(command_line):
+    ended = await command_line("models", "--connect-seconds", "0", target="nowhere.invalid:1")
+    assert (ended.status, ended.err) == (3, "error: nowhere.invalid:1: no host of that name is known here\n")
