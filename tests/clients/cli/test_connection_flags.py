@@ -45,7 +45,7 @@ async def test_plain_text_to_a_tls_port_is_one_line_that_says_so(command_line, s
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("", "holds no key"), ("a\nb\n", "holds 2 keys, must be one"), ("zwei Wörter", "line 1: ")],
+    [(None, ": no such file"), ("", "holds no key"), ("a\nb\n", "holds 2 keys, must be one"), ("zwei Wörter", "line 1: ")],
 )
 async def test_a_key_file_without_one_key_is_bad_usage(command_line, tmp_path, content, message):
     path = tmp_path / "key"
