@@ -132,7 +132,7 @@ def _app(metrics: _App, probes: Probes | None) -> _App:
             return metrics(environ | {"HTTP_ACCEPT": ""}, start_response)
         if path in troubles:
             trouble = troubles[path]()
-            status, line = (HTTPStatus.SERVICE_UNAVAILABLE, trouble) if trouble else (HTTPStatus.OK, "ok")
+            status, line = (HTTPStatus.SERVICE_UNAVAILABLE, " ".join(trouble.split())) if trouble else (HTTPStatus.OK, "ok")
         else:
             status, line = HTTPStatus.NOT_FOUND, f"this port serves {', '.join(['/metrics', *troubles])}"
         start_response(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from control_plane.edge.scheduler_link.options import SchedulerLinkOptions
 from control_plane.edge.scheduler_link.stream import SessionLost, SessionStream, open_stream
+from pypto_serving.process.trouble_log import TroubleLog
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Dialler:
         self._outage_since = clock()
         self._welcomed_at = 0.0
         self._num_unproven = 0  # sessions in a row that were no success
-        self._troubles: dict[str, str] = {}  # by address; empty in session
+        self._troubles = {address: TroubleLog(_log, clock) for address in options.addresses}
         self.trouble = "not dialled yet"
 
     async def dial(self) -> tuple[SessionStream, pb.Welcome]:
@@ -41,7 +42,8 @@ class Dialler:
                     self._note(address, error)
                     self._next_address += 1
                 else:
-                    self._troubles.clear()
+                    for log in self._troubles.values():
+                        log.reached()
                     self._welcomed_at = self._clock()
                     return stream, welcome
             await asyncio.sleep(self._options.pause_seconds(self._clock() - self._outage_since))
@@ -56,8 +58,6 @@ class Dialler:
         self._note(address, error)
 
     def _note(self, address: str, error: Exception) -> None:
-        """Log why there is no session with a scheduler, but not again while the reason stays the same."""
         self.trouble = f"{address}: {error}"
-        if self._troubles.get(address) != str(error):
-            _log.warning("no session with the scheduler", extra={"address": address, "reason": str(error)})
-        self._troubles[address] = str(error)
+        is_missing = isinstance(error, SessionLost) and error.is_missing
+        self._troubles[address].note(f"no session with the scheduler: {error}", is_missing, address=address)

@@ -10,7 +10,7 @@ import grpc.aio
 from control_plane.edge.scheduler_link.options import SchedulerLinkOptions
 from control_plane.edge.session_contract import MESSAGE_SIZES, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from pypto_serving.process.address import proxy_options
-from pypto_serving.process.connection_problems import explained
+from pypto_serving.process.connection_problems import connection_problem, explained
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError, check_name, check_range
@@ -45,10 +45,14 @@ class LossCause(enum.Enum):
 
 
 class SessionLost(Exception):
-    """A session did not come about, or ended; the message says why. `may_be_back`: the scheduler, or one that was started in its place."""
+    """A session did not come about, or ended; the message says why.
 
-    def __init__(self, reason: str, cause: LossCause = LossCause.BROKEN, may_be_back: bool = False) -> None:
+    `may_be_back`: the scheduler, or one that was started in its place. `is_missing`: nobody is there, or nobody who serves.
+    """
+
+    def __init__(self, reason: str, cause: LossCause = LossCause.BROKEN, may_be_back: bool = False, is_missing: bool = False) -> None:
         super().__init__(reason)
+        self.is_missing = is_missing
         self.cause = cause
         self.may_be_back = may_be_back
 
@@ -108,7 +112,8 @@ def _loss(error: grpc.aio.AioRpcError) -> SessionLost:
     if code is grpc.StatusCode.INTERNAL and details == _WRITE_FAILED:
         return SessionLost("the stream has ended, while this process wrote or stood still", may_be_back=True)
     cause = LossCause.CONTENT if code in _CONTENT_CODES else LossCause.BROKEN
-    return SessionLost(explained(code.name, details, _TLS_FLAGS), cause, may_be_back=True)
+    is_missing = code is grpc.StatusCode.UNAVAILABLE and connection_problem(details or "") is None
+    return SessionLost(explained(code.name, details, _TLS_FLAGS), cause, may_be_back=True, is_missing=is_missing)
 
 
 async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[SessionStream, pb.Welcome]:

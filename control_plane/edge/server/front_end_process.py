@@ -82,7 +82,7 @@ class FrontEndProcess:
             cleanup.callback(watching.cancel)
             gc.collect()
             gc.freeze()
-            probes.set_started(lambda: "no scheduler is in session" if link.channel is None else front_end.trouble)
+            probes.set_started(lambda: f"no scheduler is in session: {link.trouble}" if link.trouble else front_end.trouble)
             self._tell(ports, time.monotonic() - started_at)
             self.ports = ports
             exit_code = await front_end.run(link, self._stop)

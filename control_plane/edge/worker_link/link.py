@@ -133,7 +133,7 @@ class WorkerLink:
         if session is None:
             return
         if session.is_joined:
-            _log.warning("lost: %s", reason, extra={"worker": self.address})
+            _log.log(logging.INFO if session.is_draining else logging.WARNING, "lost: %s", reason, extra={"worker": self.address})
             self._trouble_log.told(reason)
             self._trouble = reason
         else:
@@ -286,6 +286,9 @@ class WorkerLink:
         self._note(str(error))
 
     def _note(self, trouble: str) -> None:
+        if self._session and self._session.is_draining:  # it has said that it goes
+            _log.info("%s", trouble, extra={"worker": self.address})
+            self._trouble_log.told(trouble)
         self._trouble_log.note(trouble, is_missing=trouble in _NOBODY, worker=self.address)
         self._trouble = trouble
 

@@ -116,6 +116,11 @@ class WorkerSession:
         return bool(self._sent) or self._is_resetting
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the worker has said that it goes."""
+        return self._is_draining
+
+    @property
     def acked_step_id(self) -> int:
         """Highest step whose result was received."""
         return self._acked_step_id

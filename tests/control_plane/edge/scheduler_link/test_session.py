@@ -60,4 +60,17 @@ async def test_a_front_end_that_ends_in_good_order_says_so(front_end, scheduler,
     await front_end.close()
     await until(lambda: not scheduler.service.front_ends)
     assert [record.reason for record in caplog.records if record.message == "front end gone"] == ["closed by the front end"]
-    assert not any(record.message == "no session with the scheduler" for record in caplog.records)
+    assert not any("no session with the scheduler" in record.message for record in caplog.records)
+
+
+async def test_only_a_scheduler_that_was_there_before_is_missed(make_scheduler, start_front_end, caplog):
+    caplog.set_level("INFO", "control_plane.edge.scheduler_link.dialler")
+    scheduler = make_scheduler()
+    front_end = start_front_end(scheduler)
+    await until(lambda: caplog.records)
+    await scheduler.start()
+    await until(lambda: not front_end.link.trouble)
+    await scheduler.kill()
+    await until(lambda: front_end.link.trouble)
+    levels = [record.levelname for record in caplog.records if "no session with the scheduler: " in record.message]
+    assert levels[0] == "INFO" and levels[-1] == "WARNING"

@@ -1,5 +1,6 @@
 """A session over a real stream to a fake worker."""
 
+import pytest
 from fakes.control_plane.core_admission import core_admission
 from fakes.worker.fake_worker import FakeWorkerOptions, WorkerFault
 from fakes.worker.recorded_events import token_ids
@@ -94,6 +95,20 @@ async def test_step_error_is_delivered_and_mutes_the_worker_until_reset(start_wo
     assert (await events.expect("step_done")).detail.error == "out of memory"
     link.reset()
     await events.expect("reset_done")
+
+
+@pytest.mark.parametrize(("drains", "levels"), [(True, {"INFO"}), (False, {"WARNING"})])
+async def test_the_end_of_a_worker_that_drains_is_no_warning(start_worker, make_registry, events, caplog, drains, levels):
+    worker = await start_worker()
+    make_registry(worker.address)
+    await events.expect("worker_joined")
+    worker.is_draining = drains
+    if drains:
+        await events.expect("worker_draining")
+    caplog.set_level("INFO")
+    await worker.kill()
+    await events.expect("worker_lost")
+    assert {record.levelname for record in caplog.records if "lost" in record.getMessage() or "broke" in record.getMessage()} == levels
 
 
 async def test_draining_is_told_once(start_worker, make_registry, events):
