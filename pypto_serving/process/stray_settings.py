@@ -10,10 +10,10 @@ _PREFIX = "PYPTO_SERVING_"
 SECTIONS = ("control", "frontend", "scheduler", "worker", "gateway")
 
 #: What else is read from the environment: by the command line of clients, and for what is built or prepared once.
-OTHER_VARIABLES = ("PYPTO_SERVING_API_KEY", "PYPTO_SERVING_CACHE", "PYPTO_SERVING_TARGET")
+OTHER_VARIABLES = ("PYPTO_SERVING_ADMIN_TARGET", "PYPTO_SERVING_API_KEY", "PYPTO_SERVING_CACHE", "PYPTO_SERVING_TARGET")
 
 # Kubernetes describes each Service of a namespace so, in every pod that does not set enableServiceLinks to false.
-_LINK_NAME = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
+_LINK_NAME = re.compile(r"(_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
 _LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
