@@ -82,7 +82,7 @@ def _command_lines(place: str, block: str) -> Iterator[tuple[int, str]]:
     if block.startswith(_NO_COMMANDS) or _DRAWN & set(block) or not re.fullmatch(r"[a-z.][a-z0-9._-]*|[A-Z_]+=\S*", first):
         return
     for number, line in enumerate(re.sub(r"\\\n *", "", block).splitlines()):
-        if line.strip():
+        if line.strip() and not line.lstrip().startswith("#"):
             word = next(word for word in line.split() if not re.match(r"[A-Z_]+=", word))
             assert is_program(word), f"{place}: {line!r} is no command that is known; see PROGRAMS and _NO_COMMANDS in {__file__}"
             yield number, line
