@@ -52,7 +52,7 @@ def find_gguf() -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     """Convert beside the target and move the whole; whoever comes first wins."""
-    from scripts.gguf_to_hf import convert_gguf  # slow to import, and not needed once the model is there
+    from worker.gguf_conversion import convert_gguf  # slow to import, and not needed once the model is there
 
     print(f"converting {MODEL_NAME} to {target}, once ...", file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)

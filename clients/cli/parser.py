@@ -5,8 +5,12 @@ import argparse
 from clients.bench.command import Bench
 from clients.cli.batch import Batch
 from clients.cli.chat import Chat
+from clients.cli.check import Check
 from clients.cli.command import EXPLANATION, Command
+from clients.cli.completion import Completion
 from clients.cli.connection_flags import ADMIN_TARGET, TARGET, add_connection_arguments
+from clients.cli.convert import Convert
+from clients.cli.describe import Describe
 from clients.cli.generate import Generate
 from clients.cli.operator_commands import Drain, ResetCache, State, Top
 from clients.cli.profile import Profile
@@ -17,10 +21,11 @@ from pypto_serving.process.version import add_version_option, program_name
 
 #: Every command, by what it is for.
 COMMANDS: dict[str, tuple[Command, ...]] = {
-    "serve": (Serve(),),
+    "run a service": (Serve(),),
     "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
     "look after a service": (Health(), Server(), State(), Top(), Drain(), ResetCache(), Abort()),
     "measure": (Bench(), Profile(), Verify()),
+    "prepare": (Check(), Describe(), Convert(), Completion()),
 }
 
 
@@ -32,17 +37,26 @@ def command_parser(default_targets: str = TARGET[1], default_admin_targets: str 
         usage=f"{program} COMMAND [options]\n       {program} COMMAND --help",
         description=f"Command line of PyPTO Serving.\n\n{_overview()}",
         epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_OverviewFormatter,
     )
     add_version_option(parser)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog=program)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, prog=program)
     for command in (command for group in COMMANDS.values() for command in group):
         _add(commands, command, default_admin_targets if command.is_for_operators else default_targets)
     return parser
 
 
+class _OverviewFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves the commands to the description, where they stand in groups."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add what is no command."""
+        if not isinstance(action, argparse._SubParsersAction):
+            super().add_argument(action)
+
+
 def _overview() -> str:
-    """The commands in groups; argparse itself would list them in one."""
+    """The commands in groups."""
     return "\n\n".join(
         f"{purpose}:\n" + "\n".join(f"  {command.name:14}{command.summary}" for command in group) for purpose, group in COMMANDS.items()
     )
@@ -51,6 +65,7 @@ def _overview() -> str:
 def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", command: Command, default_targets: str) -> None:
     added = commands.add_parser(
         command.name,
+        help=command.summary,
         description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=EXPLANATION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

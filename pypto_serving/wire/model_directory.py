@@ -45,7 +45,7 @@ def check_no_pointer(path: Path, head: bytes) -> None:
 
 
 def _describe_gguf(file: Path) -> str:
-    return f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
+    return f"{file}: GGUF is not supported, safetensors are needed; `pypto-serving convert` converts what it knows"
 
 
 def name_model(directory: Path) -> str:

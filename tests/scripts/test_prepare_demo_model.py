@@ -19,7 +19,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         filled.append(directory)
         (directory / "config.json").write_text("{}")
 
-    monkeypatch.setattr("scripts.gguf_to_hf.convert_gguf", convert)
+    monkeypatch.setattr("worker.gguf_conversion.convert_gguf", convert)
     monkeypatch.setattr(script, "find_gguf", lambda: Path("weights.gguf"))
     return filled
 
@@ -34,7 +34,7 @@ def test_failed_conversion_leaves_nothing(tmp_path: Path, conversions: list[Path
         (directory / "config.json").write_text("{}")
         raise OSError("disk full")
 
-    monkeypatch.setattr("scripts.gguf_to_hf.convert_gguf", fail)
+    monkeypatch.setattr("worker.gguf_conversion.convert_gguf", fail)
     with pytest.raises(OSError, match="disk full"):
         prepare_demo_model(tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -46,7 +46,7 @@ def test_another_process_may_be_first(tmp_path: Path, conversions: list[Path], m
         other.mkdir()
         (other / "config.json").write_text("theirs")
 
-    monkeypatch.setattr("scripts.gguf_to_hf.convert_gguf", convert)
+    monkeypatch.setattr("worker.gguf_conversion.convert_gguf", convert)
     assert (prepare_demo_model(tmp_path) / "config.json").read_text() == "theirs"
 
 

@@ -63,7 +63,7 @@ def test_weights_as_pickle_only_are_refused_by_both_in_the_same_words(model: Pat
 def test_gguf_is_refused_by_both_in_the_same_words(model: Path) -> None:
     (model / "model.safetensors").rename(model / "model.gguf")
     first, second = refusals(model)
-    assert first == second and "gguf_to_hf.py" in first
+    assert first == second and "pypto-serving convert" in first
 
 
 def test_a_model_is_named_by_what_tells_it_apart(model: Path) -> None:

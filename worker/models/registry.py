@@ -20,9 +20,15 @@ _FAMILIES: dict[str, Callable[[Checkpoint, LoadOptions], Model]] = {
 def load_model(directory: Path, options: LoadOptions) -> Model:
     """Load the model in a Hugging Face directory; ModelRefused, with one clear line, when it cannot be served."""
     checkpoint = Checkpoint(directory)
+    architecture = check_architecture(checkpoint)
+    # A number of layers that is far off is refused before anything is made for each of them.
+    checkpoint.require(f"model.layers.{read_num_layers(checkpoint.config) - 1}.input_layernorm.weight")
+    return _FAMILIES[architecture](checkpoint, options)
+
+
+def check_architecture(checkpoint: Checkpoint) -> str:
+    """Its name, if a family serves it; else ModelRefused."""
     names = checkpoint.config.texts("architectures")
     if len(names) != 1 or names[0] not in _FAMILIES:
         raise checkpoint.config.refusal("architectures", f"one of {', '.join(_FAMILIES)}")
-    # A number of layers that is far off is refused before anything is made for each of them.
-    checkpoint.require(f"model.layers.{read_num_layers(checkpoint.config) - 1}.input_layernorm.weight")
-    return _FAMILIES[names[0]](checkpoint, options)
+    return names[0]

@@ -164,7 +164,7 @@ def test_mod_13_gguf_is_refused_with_the_way_out(tmp_path: Path, is_file: bool) 
     file = make_checkpoint(tmp_path, "llama") / "model.gguf"
     (tmp_path / "model.safetensors").rename(file)
     message = refusal(file if is_file else tmp_path)
-    assert message == f"{file}: GGUF is not supported, safetensors are needed; scripts/gguf_to_hf.py converts what it knows"
+    assert message == f"{file}: GGUF is not supported, safetensors are needed; `pypto-serving convert` converts what it knows"
 
 
 def test_pickle_only(tmp_path: Path) -> None:

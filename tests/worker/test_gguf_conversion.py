@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from scripts.gguf_to_hf import UnsupportedGguf, convert_gguf
+from worker.gguf_conversion import UnsupportedGguf, convert_gguf
 
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",

@@ -2,10 +2,15 @@
 
 Weights are dequantized. The tokenizer is rebuilt from the file's vocabulary, merges and the name of its pre-tokenizer, which decides
 how digits are split.
+
+`pypto-serving convert` runs python -m worker.gguf_conversion FILE DIR DTYPE: a JSON line for each tensor, and DIR when it is
+complete.
 """
 
 import json
 import re
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,14 +58,18 @@ class _Fields(dict[str, Any]):
         raise UnsupportedGguf(f"{name} is missing")
 
 
-def convert_gguf(file: Path, directory: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+#: Takes the name of a tensor that is converted, and how many there are.
+Told = Callable[[str, int], object]
+
+
+def convert_gguf(file: Path, directory: Path, dtype: torch.dtype = torch.bfloat16, told: Told = lambda name, count: None) -> None:
     """Write config, weights of type `dtype`, tokenizer and chat template of the GGUF `file` into the existing `directory`."""
     reader = GGUFReader(file)
     fields = _Fields({name: field.contents() for name, field in reader.fields.items()})
     _require(fields, "general.architecture", {"llama"})
     _require(fields, "tokenizer.ggml.model", {"gpt2"})
     _require(fields, "tokenizer.ggml.pre", set(_PRE_TOKENIZERS))
-    save_file(_weights(reader, fields, dtype), directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(reader, fields, dtype, told), directory / "model.safetensors", metadata={"format": "pt"})
     _tokenizer(fields).save(str(directory / "tokenizer.json"))
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
     _write_json(directory / "config.json", _config(fields, dtype, tied))
@@ -107,9 +116,14 @@ def _special_ids(fields: dict[str, Any]) -> dict[str, int]:
     return {f"{short}_token_id": fields[f"tokenizer.ggml.{name}_token_id"] for name, short in names.items()}
 
 
-def _weights(reader: GGUFReader, fields: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
+def _weights(reader: GGUFReader, fields: dict[str, Any], dtype: torch.dtype, told: Told) -> dict[str, Tensor]:
     heads = {"attn_q": fields["llama.attention.head_count"], "attn_k": fields["llama.attention.head_count_kv"]}
-    return dict(_weight(tensor, heads, dtype) for tensor in reader.tensors)
+    weights = {}
+    for tensor in reader.tensors:
+        told(tensor.name, len(reader.tensors))
+        name, values = _weight(tensor, heads, dtype)
+        weights[name] = values
+    return weights
 
 
 def _weight(tensor: ReaderTensor, heads: dict[str, int], dtype: torch.dtype) -> tuple[str, Tensor]:
@@ -158,3 +172,28 @@ def _tokenizer_config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _write_json(path: Path, fields: dict[str, Any]) -> None:
     path.write_text(json.dumps(fields, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Convert beside the directory and move the whole; returns the exit code."""
+    file, target, dtype = Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3])
+    try:
+        if target.exists():
+            raise FileExistsError(0, "exists already; name a directory that does not", str(target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as work:
+            made = Path(work) / target.name
+            made.mkdir()
+            convert_gguf(file, made, dtype, lambda name, count: print(json.dumps({"tensor": name, "count": count}), flush=True))
+            made.rename(target)
+    except OSError as error:
+        print(f"error: {error.filename or file}: {error.strerror}", file=sys.stderr)
+        return 1
+    except (UnsupportedGguf, ValueError) as error:  # ValueError: what gguf says of a file that is none
+        print(f"error: {file}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
