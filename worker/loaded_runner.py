@@ -108,7 +108,9 @@ def compile_log() -> Iterator[None]:
 def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> LoadedRunner:
     page_tokens = config.page_tokens or device.page_tokens
     quantizer = Quantizer.parse(config.quantize) if config.quantize else None
-    options = LoadOptions(_DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, quantizer)
+    options = LoadOptions(
+        _DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, progress.expect_tensors, quantizer
+    )
     if device.kind == "cpu" and ops.kernel_set() == "torch":
         message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"build": "python -m kernels.cpu.build"})

@@ -30,6 +30,7 @@ class ProgressCounter:
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.count = 0
+        self.num_tensors = 0  # of the model that is loaded; 0: it is not known yet
         self._clock_ns = clock_ns
         self._last_ns = self._window_began_ns = clock_ns()
         self._slowest_ns = self._slowest_before_ns = self._slowest_of_warm_up_ns = 0  # in this window, in the one before, in the warm-up
@@ -45,6 +46,10 @@ class ProgressCounter:
         self._slowest_ns = max(self._slowest_ns, now - self._last_ns)
         self._last_ns = now
         self.count += 1
+
+    def expect_tensors(self, count: int) -> None:
+        """So many tensors are about to be loaded."""
+        self.num_tensors = count
 
     def begin(self) -> None:
         """Start timing the next unit now: the device was idle."""
@@ -67,3 +72,10 @@ class ProgressCounter:
             self._slowest_before_ns = self._slowest_ns if is_recent else 0
             self._slowest_ns, self._window_began_ns = 0, now
         return now
+
+
+def loading_facts(count: int, num_tensors: int, seconds: float) -> dict[str, object]:
+    """How far loading has come after so many seconds, for the log: nothing before the number of tensors is known, or when all are there."""
+    if not 0 < count < num_tensors:
+        return {}
+    return {"tensors": f"{count} of {num_tensors}", "seconds_left": round(seconds * (num_tensors - count) / count)}

@@ -14,6 +14,7 @@ from typing import Protocol
 from clients.async_client import AsyncClient
 from clients.bench.load import Load, put
 from clients.bench.timeline import Timeline, follow
+from clients.cli.progress import Advance, no_advance
 from clients.connection import Credentials
 from clients.request import Request
 
@@ -40,8 +41,8 @@ class Generator(Protocol):
     def num_connections(self) -> int:
         """Over which it sends."""
 
-    async def put(self, load: Load) -> list[Timeline]:
-        """Send `load` and follow it to its end; raises ChildProcessError when that cannot be."""
+    async def put(self, load: Load, advance: Advance = no_advance) -> list[Timeline]:
+        """Send `load` and follow it to its end, telling `advance` what has ended; raises ChildProcessError when that cannot be."""
 
 
 @asynccontextmanager
@@ -78,12 +79,18 @@ class OwnGenerator:
     def num_connections(self) -> int:
         return len(self._clients)
 
-    async def put(self, load: Load) -> list[Timeline]:
-        return await self.put_at(load, time.perf_counter())
+    async def put(self, load: Load, advance: Advance = no_advance) -> list[Timeline]:
+        return await self.put_at(load, time.perf_counter(), advance)
 
-    async def put_at(self, load: Load, began: float) -> list[Timeline]:
+    async def put_at(self, load: Load, began: float, advance: Advance = no_advance) -> list[Timeline]:
         """The same, for times that count from `began`."""
-        return await put(self._send, load, began)
+
+        async def send(request: Request) -> Timeline:
+            timeline = await self._send(request)
+            advance()
+            return timeline
+
+        return await put(send, load, began)
 
     async def _send(self, request: Request) -> Timeline:
         assert request.max_tokens is not None
@@ -109,8 +116,10 @@ class LoadProcesses:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    async def put(self, load: Load) -> list[Timeline]:
-        return await asyncio.to_thread(self._put, load)
+    async def put(self, load: Load, advance: Advance = no_advance) -> list[Timeline]:
+        timelines = await asyncio.to_thread(self._put, load)
+        advance(len(timelines))  # of processes it is known at their end only
+        return timelines
 
     def _put(self, load: Load) -> list[Timeline]:
         parts = load.split(len(self._pipes))

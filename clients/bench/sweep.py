@@ -10,6 +10,7 @@ from clients.bench.goodput import Limits
 from clients.bench.load import Load, Workload
 from clients.bench.server_counts import TokenCounts, scrape
 from clients.bench.summary import Summary, summarize
+from clients.cli.progress import progress_bar
 from clients.request import Request
 from clients.results import Model
 
@@ -79,7 +80,8 @@ class Sweep:
         await self._generator.put(Load(warm_up, level.max_seconds, max(level.concurrency, self._generator.num_connections)))
         before = await self._settled_counts()
         requests = self._requests(level, level.name, level.num_requests)
-        timelines = await self._generator.put(level.load(requests))
+        with progress_bar(level.name, len(requests), "requests") as advance:
+            timelines = await self._generator.put(level.load(requests), advance)
         after = await self._settled_counts()
         summary = summarize(level.name, timelines, self._limits, num_unsent=len(requests) - len(timelines))
         return LevelOutcome(summary, after - before if after is not None and before is not None else None, level.rate)

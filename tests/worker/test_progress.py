@@ -1,6 +1,6 @@
 """How long the slowest unit of work counts."""
 
-from worker.progress import ProgressCounter, StallWatch
+from worker.progress import ProgressCounter, StallWatch, loading_facts
 
 
 class Clock:
@@ -59,3 +59,8 @@ def test_a_stall_lasts_while_there_is_work_and_nothing_moves() -> None:
         watch.look(count, has_work, now)
         seconds.append(watch.seconds)
     assert seconds == [0.0, 50.0, 200.0, 0.0, 1.0, 0.0]
+
+
+def test_loading_tells_what_is_left_while_it_is_known() -> None:
+    assert loading_facts(count=30, num_tensors=120, seconds=10.0) == {"tensors": "30 of 120", "seconds_left": 30}
+    assert loading_facts(0, 120, 10.0) == loading_facts(5, 0, 10.0) == loading_facts(120, 120, 10.0) == {}

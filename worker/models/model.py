@@ -21,6 +21,7 @@ class LoadOptions:
     page_tokens: int = 16
     max_positions: int | None = None  # most tokens of a sequence; None: what the model supports
     progress: Callable[[], None] = lambda: None  # called after every tensor loaded and layer computed
+    expect_tensors: Callable[[int], None] = lambda count: None  # called with the number of tensors, before the first one
     quantizer: Quantizer | None = None  # of matrices that the checkpoint has in larger types; on a CPU only
 
 

@@ -23,6 +23,7 @@ def load_model(directory: Path, options: LoadOptions) -> Model:
     architecture = check_architecture(checkpoint)
     # A number of layers that is far off is refused before anything is made for each of them.
     checkpoint.require(f"model.layers.{read_num_layers(checkpoint.config) - 1}.input_layernorm.weight")
+    options.expect_tensors(len(checkpoint.unread))
     return _FAMILIES[architecture](checkpoint, options)
 
 

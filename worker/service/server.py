@@ -26,7 +26,7 @@ from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.operator_profile import OperatorProfile
-from worker.progress import ProgressCounter
+from worker.progress import ProgressCounter, loading_facts
 from worker.service.announce import Announcer
 from worker.service.channel_options import SERVER_OPTIONS, Options
 from worker.service.device_thread import DeviceThread
@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _IDLE_POLL_SECONDS = 0.05
 _STOP_SECONDS = 1.0
+_TELL_LOADING_SECONDS = 5.0
 
 
 class WorkerServer:
@@ -103,7 +104,10 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port, probes)
         cleanup.callback(endpoint.close)
         loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))
-        if not await _completed_before(loading, stop):
+        telling = asyncio.create_task(_tell_loading(progress, started_at))
+        is_loaded = await _completed_before(loading, stop)
+        telling.cancel()
+        if not is_loaded:
             return 0
         loaded = loading.result()
         description = loaded.describe(secrets.token_hex(8), config.max_steps_in_flight, config.lease_seconds)
@@ -125,6 +129,14 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
             announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)
             cleanup.callback(asyncio.create_task(announcer.run()).cancel)
         return await _serve(server, servicer, stop, config)
+
+
+async def _tell_loading(progress: ProgressCounter, started_at: float) -> None:
+    """Log how far it has come, now and then, until cancelled."""
+    while True:
+        await asyncio.sleep(_TELL_LOADING_SECONDS)
+        if facts := loading_facts(progress.count, progress.num_tensors, time.monotonic() - started_at):
+            _log.info("loading the model", extra=facts)
 
 
 async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests) -> bool:

@@ -51,8 +51,9 @@ def test_numerics_id_tells_types_apart(tiny_checkpoint: TinyCheckpoint) -> None:
 
 def test_progress_is_reported_per_tensor_and_per_layer(tiny_checkpoint: TinyCheckpoint) -> None:
     calls: list[str] = []
-    model = load_model(tiny_checkpoint("llama"), LoadOptions(torch.float32, torch.device("cpu"), progress=lambda: calls.append("load")))
-    assert len(calls) == 20  # tensors
+    counts = {"progress": lambda: calls.append("load"), "expect_tensors": lambda count: calls.append(f"of {count}")}
+    model = load_model(tiny_checkpoint("llama"), LoadOptions(torch.float32, torch.device("cpu"), **counts))
+    assert calls == ["of 20", *["load"] * 20]  # tensors
     calls.clear()
     model.progress = lambda: calls.append("layer")
     PagedExecutor(model).logits(TOKEN_IDS)
