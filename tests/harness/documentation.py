@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 #: First words of commands; in running text only what begins with one of them is taken for a command.
 PROGRAMS = frozenset({".", "curl", "docker", "grpcurl", "helm", "kubectl", "make", "pip", "pre-commit", "python", "python3"})
-#: Beginnings of blocks that read like a command and are none.
-_NO_COMMANDS = ("clients ──", "clients ───", "connecting --", "clients/ ")
+#: Beginnings of what reads like a command and is none: names of services, drawings.
+_NO_COMMANDS = ("pypto-serving control plane", "pypto-serving worker", "clients ──", "clients ───", "connecting --", "clients/ ")
 _DRAWN = frozenset("│─├└┌═╪")
 
 
@@ -44,6 +44,10 @@ class Snippet:
         return next((index for index, word in enumerate(self._words) if not re.match(r"[A-Z_]+=", word)), len(self._words))
 
 
+def _is_command(span: str) -> bool:
+    return " " in span and is_program(span.split()[0]) and not span.startswith(_NO_COMMANDS)
+
+
 def is_program(word: str) -> bool:
     """Whether commands begin with it."""
     return word in PROGRAMS or word.startswith("pypto-serving")
@@ -60,7 +64,7 @@ def commands(path: Path) -> list[Snippet]:
     for place, text in _blocks(path):
         if not _is_python(text):
             found += [Snippet(f"{place}+{number}", line) for number, line in _command_lines(place, text)]
-    return found + [Snippet(place, text) for place, text in _spans(path) if " " in text and is_program(text.split()[0])]
+    return found + [Snippet(place, text) for place, text in _spans(path) if _is_command(text)]
 
 
 def programs(path: Path) -> list[Snippet]:
