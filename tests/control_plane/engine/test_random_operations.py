@@ -325,5 +325,6 @@ def test_kvx_05_no_page_is_lost_and_no_token_is_wrong_whatever_happens():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_kvx_05_twenty_thousand_random_operations():
     run_random_operations(400, 50)
