@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from clients.errors import ServingError
     from clients.results import Completion
 
+#: Of every line that is written.
+_BEGINNING = b'{"id": '
+
 
 class Answers:
     """A context manager. On entry it takes what failed, and a last line that was not written to its end, out of the file.
@@ -74,16 +77,25 @@ class Answers:
         """Lines with answers."""
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    entry = json.loads(line)
-                    prompt_id, answered = entry["id"], "error" not in entry
-                except (ValueError, TypeError, KeyError):
-                    raise UsageError(f"--output: {self._path}:{number}: is no line of this command; choose another file") from None
-                if answered:
-                    self.ids.add(prompt_id)
+                entry = _parse(line)
+                is_torn = entry is None and not line.endswith(b"\n") and line.startswith(_BEGINNING)
+                if not is_torn and not _is_ours(entry):
+                    raise UsageError(f"--output: {self._path}:{number}: is no line of this command; choose another file")
+                if isinstance(entry, dict) and "error" not in entry and line.endswith(b"\n"):
+                    self.ids.add(entry["id"])
                     yield line
+
+
+def _parse(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _is_ours(entry: object) -> bool:
+    """Whether it is what this command writes: nothing else is taken for an answer, or out of a file."""
+    return isinstance(entry, dict) and {"id", "request_id"} <= entry.keys() and ("choices" in entry or "error" in entry)
 
 
 def _locked(path: Path, truncate: bool = False) -> BinaryIO:

@@ -63,8 +63,9 @@ async def test_a_line_that_cannot_be_asked_is_an_error_of_its_own(command_line, 
 
 async def test_it_goes_on_with_what_has_no_answer(command_line, server, tmp_path, output):
     prompts = write(tmp_path / "prompts.jsonl", *({"id": name, "prompt": name} for name in "abcd"))
-    done = {"id": "a", "choices": ["done before"]}
-    write(output, done, {"id": "b", "error": {"code": "INTERNAL", "message": "bad day"}}, '{"id": "c", "choi')
+    done = {"id": "a", "request_id": "1", "choices": ["done before"]}
+    failed = {"id": "b", "request_id": "2", "error": {"code": "INTERNAL", "message": "bad day"}}
+    write(output, done, failed, '{"id": "c", "request_id": "3", "choi')
     output.write_bytes(output.read_bytes().removesuffix(b"\n"))  # torn in the middle of a line
     ended = await command_line("batch", prompts, "--output", str(output), target=server.target)
     assert (ended.status, ended.err) == (0, "3 answered, 0 failed, 1 had an answer before\n")
@@ -111,12 +112,22 @@ async def test_lines_of_one_id_are_bad_usage(command_line, server, tmp_path, out
     assert ended.status == 2 and message in ended.err
 
 
-async def test_a_file_that_is_no_output_is_left_alone(command_line, server, tmp_path):
-    notes = tmp_path / "notes.txt"
-    notes.write_text("my notes\n")
-    ended = await command_line("batch", "-", "--output", str(notes), stdin='{"prompt": "x"}', target=server.target)
-    assert ended.status == 2 and f"{notes}:1: is no line of this command" in ended.err
-    assert notes.read_text() == "my notes\n"
+@pytest.mark.parametrize(
+    "content",
+    [
+        "my notes\n",
+        "my notes",
+        '{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "y"}',
+        '{"id": "a", "prompt": "x"}',
+        '{"id": "a", "messages": [], "error": "tell me"}\n',
+    ],
+)
+async def test_a_file_that_is_no_output_is_left_alone(command_line, server, tmp_path, content):
+    other = tmp_path / "other"
+    other.write_text(content)
+    ended = await command_line("batch", "-", "--output", str(other), stdin='{"prompt": "x"}', target=server.target)
+    assert ended.status == 2 and f"{other}:1: is no line of this command" in ended.err
+    assert other.read_text() == content
 
 
 async def test_files_that_cannot_be_used_are_named(command_line, tmp_path):
