@@ -27,9 +27,9 @@ from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 LOG_DIRECTORY = Path("build/demo")
 PROMPT = "What is the capital of France? Answer in one sentence."
 _NUM_OTHERS = 31
-_MAX_TOKENS = 32
+_MAX_TOKENS = 16
 #: So few of 16 tokens that 31 others do not fit into two workers.
-_NUM_PAGES = "56"
+_NUM_PAGES = "36"
 
 
 def main() -> int:
