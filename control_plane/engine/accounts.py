@@ -69,10 +69,15 @@ class Charge:
     account: Account
     resume_key: bytes
     identity: int  # of what its tokens follow from, as `identity_of` says
+    max_tokens: int  # the most that was ever taken in
     num_prompt_tokens: int = 0
     num_new_prompt_tokens: int = 0  # those of them that are charged to this attempt
     num_generated: dict[tuple[int, int], int] = field(default_factory=dict)  # by the identity of a choice: how far it came
     end_time: float = 0.0
+
+    def covers(self, spec: GenerationRequest) -> bool:
+        """Whether a resume, after the end of this, can bring no token that was not taken in with it."""
+        return spec.max_tokens <= self.max_tokens and all(choice_identity(choice) in self.num_generated for choice in spec.choices)
 
 
 def identity_of(spec: GenerationRequest) -> int:

@@ -28,8 +28,9 @@ _ACCOUNT_OF = attrgetter("request.account")
 class Quotas:
     """Refuses requests at their beginning; nothing that runs is cut off. What is nobody's is not looked at.
 
-    No token is charged twice. A resume of what is live or has just ended is charged what that was not, needs no tokens to be left, and may
-    take the place of one more request for each that is allowed, as newcomers may have taken its own.
+    No token is charged twice. A resume of what is live or has just ended is charged what that was not. If it can bring nothing that was not
+    taken in before, it needs no tokens to be left, and may take the place of one more request for each that is allowed, as newcomers may
+    have taken its own.
     """
 
     def __init__(self, stats: EngineStats, clock: Callable[[], float]) -> None:
@@ -46,7 +47,8 @@ class Quotas:
         if spec.tenant is None or not spec.choices:
             return None
         now, account = self._clock(), self._account(spec, spec.tenant)
-        goes_on = self._known(spec) is not None or self._is_believed(spec, now)
+        known = self._known(spec)
+        goes_on = known.covers(spec) if known else self._is_believed(spec, account, now)
         return self._lacks_place(spec, account, goes_on) or (None if goes_on else self._lacks_tokens(spec, account, now))
 
     def open(self, live: LiveRequest) -> None:
@@ -57,12 +59,13 @@ class Quotas:
         now, account, known = self._clock(), self._account(spec, spec.tenant), self._known(spec)
         self._ended.pop(spec.request_id, None)
         num_tokens = len(spec.prompt_token_ids)
-        charge = Charge(account, spec.resume_key, identity_of(spec), num_tokens)
+        charge = Charge(account, spec.resume_key, identity_of(spec), spec.max_tokens, num_tokens)
         if known:
             charge.num_new_prompt_tokens = num_tokens - known.num_prompt_tokens
+            charge.max_tokens = max(spec.max_tokens, known.max_tokens)
             charge.num_generated = known.num_generated
             self._note_repeated(live, charge)
-        elif not (spec.was_accepted or self._is_believed(spec, now)):
+        elif not spec.was_accepted:
             charge.num_new_prompt_tokens = num_tokens
         account.bucket.use(charge.num_new_prompt_tokens, now)
         account.num_live += 1
@@ -138,8 +141,12 @@ class Quotas:
             return None
         return known if known.identity == identity_of(spec) else None
 
-    def _is_believed(self, spec: GenerationRequest, now: float) -> bool:
-        return spec.takes_over and self._first_time is not None and now - self._first_time < _BELIEVED_SECONDS
+    def _is_believed(self, spec: GenerationRequest, account: Account, now: float) -> bool:
+        """Whether a resume that is not known is taken for one; who invents them gets no more than two minutes' tokens by that."""
+        if not spec.takes_over or self._first_time is None or now - self._first_time >= _BELIEVED_SECONDS:
+            return False
+        limit = account.tenant.quota.tokens_per_minute
+        return limit is None or account.bucket.used(now) < 2 * limit
 
     def _note_repeated(self, live: LiveRequest, charge: Charge) -> None:
         for choice in live.open:

@@ -229,13 +229,48 @@ def test_other_tokens_than_before_are_charged(bench):
     assert used(bench) == 3 + 8 + 8
 
 
-def test_after_a_restart_resumes_are_believed_and_charged_what_they_generate():
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [({}, False), ({"max_tokens": 7}, False), ({"max_tokens": 9}, True), ({"sampling": SamplingParams(seed=1)}, True)],
+)
+def test_a_resume_that_may_bring_more_than_before_needs_tokens_that_are_left(bench, changed, refused):
+    submit(bench, "r", acme(60))
+    run_at_once(bench)
+    lose_front_end(bench)
+    submit(bench, "newcomer", acme(60), prompt=range(60 - 11), max_tokens=1)
+    resume(bench, 5, acme(60), **changed)
+    run_at_once(bench)
+    assert ("r" in refusals(bench)) == refused
+
+
+def test_a_request_is_not_made_longer_and_longer_for_nothing(bench):
+    submit(bench, "r", acme(60), max_tokens=20)
+    for length in range(40, 140, 20):
+        run_at_once(bench)
+        lose_front_end(bench)
+        resume(bench, length - 20, acme(60), max_tokens=length)
+    bench.turn()
+    assert "is over its quota of tokens" in refusals(bench)["r"]
+    assert used(bench) <= 60 + 20
+
+
+def test_after_a_restart_resumes_are_believed_and_charged_all_but_what_they_bring():
     bench = Bench()
     submit(bench, "newcomer", acme(60, 1), prompt=range(40), max_tokens=20)
     resume(bench, 3, acme(60, 1), prompt=tuple(range(50)))
     run_at_once(bench)
     assert not refusals(bench)
-    assert used(bench) == 40 + 20 + 5
+    assert used(bench) == 40 + 20 + 50 + 5
+
+
+def test_after_a_restart_no_more_is_believed_than_two_minutes_tokens():
+    bench = Bench()
+    for index in range(20):
+        resume(bench, 1, acme(60), name=f"r{index}", prompt=tuple(range(50)), max_tokens=2)
+        run_at_once(bench, 20)
+    assert used(bench) == 3 * 51
+    assert set(refusals(bench)) == {f"r{index}" for index in range(3, 20)}
+    assert "tokens a minute: 153 are used, the prompt has 50, limit 60; retry in 143.0 s" in refusals(bench)["r3"]
 
 
 def test_what_a_lost_engine_had_accepted_is_never_refused(bench):
