@@ -135,8 +135,8 @@ class Quotas:
     # Resumes
 
     def _known(self, spec: GenerationRequest) -> Charge | None:
-        """What was charged for the request that this one resumes."""
-        known = self._ended.get(spec.request_id) if spec.takes_over else None
+        """What was charged for the request that this one resumes, or is: a front end may not have heard that it was taken in."""
+        known = self._ended.get(spec.request_id)
         if known is None or not hmac.compare_digest(known.resume_key, spec.resume_key):
             return None
         return known if known.identity == identity_of(spec) else None

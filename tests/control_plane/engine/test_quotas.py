@@ -273,6 +273,18 @@ def test_after_a_restart_no_more_is_believed_than_two_minutes_tokens():
     assert "tokens a minute: 153 are used, the prompt has 50, limit 60; retry in 143.0 s" in refusals(bench)["r3"]
 
 
+def test_what_is_submitted_again_before_anybody_heard_of_it_is_charged_no_token_twice(bench):
+    submit(bench, "r", acme(60))
+    run_at_once(bench, 5)
+    num_generated = len(bench.front_end.output_of("r"))
+    lose_front_end(bench)
+    submit(bench, "newcomer", acme(60), prompt=range(60 - round(used(bench))), max_tokens=1)
+    submit(bench, "r", acme(60))
+    run_at_once(bench)
+    assert not refusals(bench)
+    assert used(bench) == 60 + 1 + 8 - num_generated
+
+
 def test_what_a_lost_engine_had_accepted_is_never_refused(bench):
     for index in range(5):
         resume(bench, 4, acme(10, 1), name=f"r{index}", was_accepted=True)
