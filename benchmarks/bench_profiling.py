@@ -73,7 +73,7 @@ def main() -> None:
     lanes = np.zeros(256, np.uint32)
     result = StepResult(1, lanes, np.zeros(256, np.int64), lanes, digest=0)
     trace = StepTrace(_recorder(Level.STEPS), "incarnation", no_operators)
-    print(f"a step of the worker, recorded         {_micros(lambda: trace.executed(step, result, 1000), 10_000):7.2f} us")
+    print(f"a step of the worker, recorded         {_micros(lambda: trace.executed(step, result, 2000, 1000), 10_000):7.2f} us")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The steps of a recording, as the thread sees them that owns the device."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from pypto_serving.recording.flows import step_flow
@@ -43,31 +43,26 @@ class StepTrace:
         incarnation: str,
         operators: MakeOperators,
         max_operator_steps: int = 64,
-        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._recorder = recorder
         self._incarnation = incarnation
         self._make_operators = operators
         self._max_operator_steps = max_operator_steps
-        self._clock = clock
         self._operators: Operators | None = None
         self._sees_operators = False
         self._num_steps = 0
+        self.is_switching = False  # while operators begin or cease to be seen, which takes seconds; any thread may read it
 
     def begin(self) -> None:
         """The next step is the first one."""
         if self._recorder.level >= Level.OPERATORS:
-            try:
+            with self._library_called():
                 self._operators = self._make_operators(self._recorder.level)
                 self._operators.start()
                 self._sees_operators = True
-            except Exception as error:  # of a library; steps are recorded all the same
-                self._recorder.notes.append(f"no operators: {type(error).__name__}: {error}")
-                self._operators = None
 
-    def executed(self, step: Step, result: StepResult, device_ns: int) -> None:
-        """A step has been executed just now."""
-        now = self._clock()
+    def executed(self, step: Step, result: StepResult, ended_ns: int, device_ns: int) -> None:
+        """A step has been executed; `ended_ns` by the monotonic clock."""
         num_chunk_tokens = int(step.chunk_tokens.sum())
         counts = {
             "step": step.step_id,
@@ -77,7 +72,7 @@ class StepTrace:
             "sampled": len(result.token_ids),
         }
         flow = (step_flow(self._incarnation, step.step_id),)
-        self._recorder.add(Span(f"step {step.step_id}", "device", "", now - device_ns, device_ns, flow, counts))
+        self._recorder.add(Span(f"step {step.step_id}", "device", "", ended_ns - device_ns, device_ns, flow, counts))
         self._num_steps += 1
         if self._num_steps >= self._max_operator_steps:
             self._stop_operators()
@@ -88,10 +83,24 @@ class StepTrace:
 
     def add_operators(self) -> None:
         """Add what the operators were; takes seconds."""
-        if self._operators is not None:
-            self._operators.add_to(self._recorder, min(self._num_steps, self._max_operator_steps))
+        with self._library_called():
+            if self._operators is not None:
+                self._operators.add_to(self._recorder, min(self._num_steps, self._max_operator_steps))
 
     def _stop_operators(self) -> None:
         if self._operators is not None and self._sees_operators:
-            self._operators.stop()
             self._sees_operators = False
+            with self._library_called():
+                self._operators.stop()
+
+    @contextmanager
+    def _library_called(self) -> Iterator[None]:
+        """What a library raises in the block is noted: steps are executed and recorded all the same."""
+        self.is_switching = True
+        try:
+            yield
+        except Exception as error:
+            self._recorder.notes.append(f"no operators: {type(error).__name__}: {error}")
+            self._operators = None
+        finally:
+            self.is_switching = False

@@ -117,7 +117,10 @@ class DeviceThread:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether the thread is in the compiler of a kernel, as its stack says: PyPTO reports no compilation."""
+        """Whether the thread is in the compiler of a kernel, as its stack says: PyPTO reports no compilation. A profiler that begins or
+        ends counts too: no step can end meanwhile, and nothing hangs."""
+        if (trace := self._trace) is not None and trace.is_switching:
+            return True
         frame = sys._current_frames().get(self._thread.ident or 0) if self.busy else None
         while frame is not None:
             if frame.f_code.co_name == "compile" and _COMPILER in frame.f_code.co_filename:
@@ -215,9 +218,10 @@ class DeviceThread:
             self._on_device_fail(launched.era, launched.step.step_id, exception, begin_ns, launched.idle_us)
             return
         device_us = self._on_device_spent(begin_ns)
-        if self._trace is not None:
-            self._trace.executed(launched.step, result, device_us * 1000)
+        ended_ns = time.monotonic_ns()
         self._report(ExecutedStep(launched.era, launched.step.step_id, result, "", device_us, launched.idle_us))
+        if self._trace is not None:  # behind the report: a profiler may take seconds to end
+            self._trace.executed(launched.step, result, ended_ns, device_us * 1000)
 
     def _on_device_fail(self, era: int, step_id: int, exception: Exception, begin_ns: int, idle_us: int) -> None:
         _log.error("step failed", extra={"step": step_id}, exc_info=exception)

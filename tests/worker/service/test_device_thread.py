@@ -7,9 +7,11 @@ import pytest
 import pytest_asyncio
 from fakes.device.runner import FakeRunner
 
+from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
 from worker.progress import ProgressCounter
 from worker.service.device_thread import DeviceThread, ExecutedStep
 from worker.step import Step
+from worker.step_trace import StepTrace
 
 
 class Listener:
@@ -220,3 +222,38 @@ async def test_a_kernel_that_is_being_compiled_is_seen(
     runner.gate.set()
     await listener.next()
     assert not device.is_compiling
+
+
+class Operators:
+    """Of a library that stands still when it is stopped, and fails then."""
+
+    def __init__(self) -> None:
+        self.stopping, self.may_stop = threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        self.stopping.set()
+        assert self.may_stop.wait(30)
+        raise RuntimeError("it cannot be stopped")
+
+    def add_to(self, recorder: SpanRecorder, num_steps: int) -> None:
+        """It has seen nothing."""
+
+
+async def test_a_profiler_that_stands_still_and_fails_holds_up_no_result_and_ends_no_thread(
+    device: DeviceThread, listener: Listener
+) -> None:
+    operators, recorder = Operators(), SpanRecorder("a", RecordingLimits(Level.OPERATORS, 60.0, 100))
+    device.trace(StepTrace(recorder, "worker-1", lambda level: operators, max_operator_steps=1))
+    device.submit(Step(1))
+    device.submit(Step(2))
+    assert await asyncio.to_thread(operators.stopping.wait, 30)
+    assert (await listener.next()).step_id == 1
+    assert device.busy and device.is_compiling
+    operators.may_stop.set()
+    assert (await listener.next()).error == ""
+    device.trace(None)
+    assert not await device.call(lambda: device.is_compiling)
+    assert recorder.notes == ["no operators: RuntimeError: it cannot be stopped"]
