@@ -39,7 +39,7 @@ def read_recording(recording: pb.Recording) -> RecordingLimits:
 
 def encode_spans(recorder: SpanRecorder) -> Iterator[pb.Spans]:
     """All that was recorded, in parts; the last one may be empty."""
-    spans = recorder.spans
+    spans = tuple(recorder.spans)  # a thread may add its last one yet
     for first in range(0, max(1, len(spans)), _SPANS_PER_FRAME):
         part = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, spans[first : first + _SPANS_PER_FRAME]))
         if first + _SPANS_PER_FRAME >= len(spans):

@@ -156,11 +156,13 @@ class Profiler:
         missing = await self._wait_for_answers(recording)
         for told in missing:
             told.notes.append(f"it has not sent all of its spans within {_ANSWER_SECONDS:g} s")
+        # It takes seconds where spans are many, and requests go on meanwhile.
+        own_parts = await asyncio.to_thread(lambda: list(encode_spans(recording.recorder)))
         for participant, told in recording.processes.items():
             told.offset = participant.peer_clock.offset()
         if self._recording is recording:
             self._recording = None
-        own = ProcessSpans(self._process_name, list(encode_spans(recording.recorder)), Offset(0, 0))
+        own = ProcessSpans(self._process_name, own_parts, Offset(0, 0))
         return [own, *recording.processes.values(), *recording.gone]
 
     async def _wait_for_answers(self, recording: _Recording) -> Sequence[ProcessSpans]:

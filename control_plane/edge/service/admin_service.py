@@ -94,7 +94,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except ProfileRefused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         for process in processes:
-            for part in write_parts(process):
+            parts = write_parts(process)
+            # One at a time, on another thread: requests go on over this event loop.
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 await context.write(part)
 
 

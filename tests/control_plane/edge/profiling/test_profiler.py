@@ -1,6 +1,8 @@
 """Who takes part in a recording, and what becomes of it when they come, go, or know nothing of it."""
 
 import asyncio
+import threading
+from collections.abc import ItemsView
 from dataclasses import dataclass, field
 
 import pytest
@@ -114,6 +116,26 @@ async def test_one_that_has_a_new_stream_is_told_again(rig: Rig) -> None:
     await stopping
     rig.profiler.resumed(worker)
     assert len(worker.told) == 4
+
+
+class Labels(dict[str, str]):
+    """Remembers which threads have read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_by: list[str] = []
+
+    def items(self) -> ItemsView[str, str]:
+        self.read_by.append(threading.current_thread().name)
+        return super().items()
+
+
+async def test_own_spans_are_written_beside_the_event_loop(rig: Rig) -> None:
+    labels = Labels()
+    rig.profiler.start(LIMITS)
+    rig.recorder.spans.append(Span("own", "t", "", 1, 1, (), {}, labels))
+    await rig.profiler.stop("")
+    assert len(labels.read_by) == 1 and labels.read_by != [threading.current_thread().name]
 
 
 async def test_it_ends_by_itself_and_can_be_fetched_later(rig: Rig) -> None:
