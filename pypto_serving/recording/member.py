@@ -7,23 +7,33 @@ from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.frames import encode_spans, nothing_recorded, read_recording
 from pypto_serving.recording.recorder import SpanRecorder
 
+#: A minute until it is asked for, and another until all of it is sent.
+_KEEP_SECONDS = 120.0
+
 
 class RecordingMember:
     """Belongs to one event loop.
 
     idle --told--> records --its time is over, or told--> ends --`end` is done--> over --asked--> hands over
-      ^                                                                                               |
-      '-------------------------------------------- all parts are taken ------------------------------'
+      ^                                                                            |                  |
+      '------------------------ it has been over for two minutes ------------------+------------------'
+
+    Asked again, it hands over all of it again: what was sent may be lost with a stream.
     """
 
     def __init__(
-        self, begin: Callable[[SpanRecorder], None], end: Callable[[SpanRecorder, Callable[[], None]], None], ready: Callable[[], None]
+        self,
+        begin: Callable[[SpanRecorder], None],
+        end: Callable[[SpanRecorder, Callable[[], None]], None],
+        ready: Callable[[], None],
+        keep_seconds: float = _KEEP_SECONDS,
     ) -> None:
         """`begin` and `end` are called when a recording begins and ends, `end` with what to call when no more spans come; `ready` is
-        called when there are parts to be taken."""
+        called when there are parts to be taken. What is over is kept for `keep_seconds`."""
         self._begin = begin
         self._end = end
         self._ready = ready
+        self._keep_seconds = keep_seconds
         self._recorder: SpanRecorder | None = None
         self._runs = False
         self._is_complete = False
@@ -45,14 +55,13 @@ class RecordingMember:
 
     def next_part(self) -> pb.Spans | None:
         """The next part to be sent; None while there is none."""
-        part = next(self._parts, None)
-        if part is not None and part.is_last and self._recorder and part.recording_id == self._recorder.recording_id:
-            self._recorder = None
-        return part
+        return next(self._parts, None)
 
     def forget(self) -> None:
         """Record no more, and hand nothing over: nobody is there who asks."""
         self._stop()
+        if self._timer:
+            self._timer.cancel()
         self._recorder, self._parts = None, iter(())
 
     def _hand_over(self, recording_id: str, known: bool) -> None:
@@ -71,6 +80,7 @@ class RecordingMember:
         self._runs = False
         if self._timer:
             self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._keep_seconds, self.forget)
         self._end(recorder, lambda: self._completed(recorder))
 
     def _completed(self, recorder: SpanRecorder) -> None:

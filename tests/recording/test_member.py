@@ -1,6 +1,7 @@
 """A process that is told to record."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -17,12 +18,12 @@ LIMITS = RecordingLimits(Level.STEPS, 60.0, 5000)
 class Process:
     """What is recorded, and what is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_seconds: float = 60.0) -> None:
         self.recorder: SpanRecorder | None = None
         self.endings: list[Callable[[], None]] = []  # of recordings whose end takes time
         self.ends_at_once = True
         self.num_ready = 0
-        self.member = RecordingMember(self._begin, self._end, self._ready)
+        self.member = RecordingMember(self._begin, self._end, self._ready, keep_seconds)
 
     def _begin(self, recorder: SpanRecorder) -> None:
         self.recorder = recorder
@@ -139,3 +140,21 @@ async def test_what_makes_no_sense_is_refused(process: Process, fields: dict[str
     with pytest.raises(FrameError, match=complaint.replace("(", "\\(")):
         process.member.told(recording)
     assert process.recorder is None
+
+
+async def test_what_was_sent_over_a_broken_stream_is_sent_again(process: Process) -> None:
+    process.told()
+    await record(process, 3)
+    for _ in range(2):
+        process.told(is_over=True)
+        assert [len(part.spans) for part in process.parts()] == [3]
+
+
+async def test_what_nobody_asks_for_is_forgotten() -> None:
+    process = Process(keep_seconds=0.001)
+    process.told(limits=RecordingLimits(Level.STEPS, 0.001, 10))
+    kept = weakref.ref(process.recorder)
+    while kept() is not None:
+        await asyncio.sleep(0.001)
+    process.told(is_over=True)
+    assert "knows nothing" in process.parts()[0].notes[0]

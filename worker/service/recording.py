@@ -74,9 +74,10 @@ class WorkerRecording:
             self._start(self._send_parts(self._stream))
 
     async def _send_parts(self, stream: FrameStream) -> None:
-        """Send part after part, each when the one before is gone; to a stream that takes none the rest is lost."""
+        """Send part after part, each when the one before is gone; to a stream that takes none the rest is lost. Over another stream all are
+        asked for again."""
         num_pauses = 0
-        while num_pauses < _MAX_PAUSES and (part := self._member.next_part()) is not None:
+        while num_pauses < _MAX_PAUSES and stream is self._stream and (part := self._member.next_part()) is not None:
             stream.send(pb.ExecuteResponse(epoch=stream.epoch, spans=part))
             num_pauses = 0
             while num_pauses < _MAX_PAUSES and not (num_pauses and stream.is_flushed):

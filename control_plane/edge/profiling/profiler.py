@@ -54,6 +54,7 @@ class ProcessSpans:
     offset: Offset | None = None
     notes: list[str] = field(default_factory=list)
     num_spans: int = 0
+    is_asked: bool = False  # to send them: twice would be twice from the beginning
     answered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -110,7 +111,9 @@ class Profiler:
         """The session of a process goes on over another stream: it may have missed what it was told."""
         told = self._recording and self._recording.processes.get(participant)
         if self._recording and told and not told.answered.is_set():
-            participant.record(encode_recording(self._recording.id, self._recording.limits, not self._recording.runs))
+            told.parts.clear()  # it sends all of them again
+            told.num_spans, told.is_asked = 0, not self._recording.runs
+            participant.record(encode_recording(self._recording.id, self._recording.limits, is_over=told.is_asked))
 
     def receive(self, participant: Participant, spans: pb.Spans) -> None:
         """Take in what a process has recorded; raises FrameError. No process may send more than it may keep."""
@@ -151,8 +154,10 @@ class Profiler:
         if recording is None or recording_id not in ("", recording.id):
             raise ProfileRefused(f"there is no recording {recording_id or 'to be fetched'}: start one")
         self._end(recording)
-        for participant in recording.processes:
-            participant.record(encode_recording(recording.id, recording.limits, is_over=True))
+        for participant, told in recording.processes.items():
+            if not told.is_asked:
+                told.is_asked = True
+                participant.record(encode_recording(recording.id, recording.limits, is_over=True))
         missing = await self._wait_for_answers(recording)
         for told in missing:
             told.notes.append(f"it has not sent all of its spans within {_ANSWER_SECONDS:g} s")

@@ -130,6 +130,32 @@ class Labels(dict[str, str]):
         return super().items()
 
 
+async def test_spans_that_are_on_their_way_are_asked_for_once(rig: Rig) -> None:
+    worker = rig.join("worker")
+    rig.profiler.start(LIMITS)
+    interrupted = asyncio.create_task(rig.profiler.stop(""))
+    await asyncio.sleep(0)
+    rig.profiler.receive(worker, worker.spans("one", is_last=False))
+    interrupted.cancel()
+    stopping = asyncio.create_task(rig.profiler.stop(""))
+    await asyncio.sleep(0)
+    rig.profiler.receive(worker, worker.spans("two"))
+    assert [told.is_over for told in worker.told] == [False, True]
+    assert names((await stopping)[1]) == ["one", "two"]
+
+
+async def test_what_came_over_a_broken_stream_comes_again_and_counts_once(rig: Rig) -> None:
+    worker = rig.join("worker")
+    rig.profiler.start(LIMITS)
+    stopping = asyncio.create_task(rig.profiler.stop(""))
+    await asyncio.sleep(0)
+    rig.profiler.receive(worker, worker.spans(*"x" * 60, is_last=False))
+    rig.profiler.resumed(worker)
+    rig.profiler.receive(worker, worker.spans(*"x" * 60))
+    _, told = await stopping
+    assert (len(names(told)), told.notes) == (60, [])
+
+
 async def test_own_spans_are_written_beside_the_event_loop(rig: Rig) -> None:
     labels = Labels()
     rig.profiler.start(LIMITS)
