@@ -105,7 +105,9 @@ def _rows(spans: Iterable[profile_pb2.Span]) -> Iterator[tuple[str, list[profile
             if free is None:
                 threads.append((end, group))
             else:
-                threads[free] = (end, threads[free][1] + group)
+                row = threads[free][1]
+                row += group
+                threads[free] = (end, row)
         for index, (_, row) in enumerate(threads, start=1):
             yield (track if len(threads) == 1 else f"{track} {index}"), row
 
