@@ -67,13 +67,21 @@ class Service:
         self._send(signal.SIGKILL, self._children)
 
     async def _keep(self, child: Child) -> None:
+        try:
+            await self._live_again(child)
+        except Exception as error:  # nobody would look after the child any more
+            _log.debug("a process cannot be kept", exc_info=True, extra={"program": child.name})
+            self._give_up(f"{child.name} cannot go on: {error}", 1)
+
+    async def _live_again(self, child: Child) -> None:
         while not self._ending.is_set():
             code = await child.live()
             due = child.lives.end()
             if self._ending.is_set():
                 return
             if child.lives.never_starts:
-                self._give_up(child, code)
+                why = f": {child.last_line}" if child.last_line else ""
+                self._give_up(f"{child.name} cannot start (exit code {code}){why}", code if code > 0 else 1)
                 return
             _log.error("a process has ended and is started again", extra={"program": child.name, "exit_code": code})
             await self._sleep_until(due)
@@ -84,11 +92,10 @@ class Service:
         except TimeoutError:
             return
 
-    def _give_up(self, child: Child, code: int) -> None:
-        """End everything, as `child` cannot be started."""
-        self._exit_code = code if code > 0 else 1
-        why = f": {child.last_line}" if child.last_line else ""
-        print(f"serve: {child.name} cannot start (exit code {code}){why}", file=sys.stderr)
+    def _give_up(self, why: str, exit_code: int) -> None:
+        """End everything."""
+        self._exit_code = exit_code
+        print(f"serve: {why}", file=sys.stderr)
         self._ending.set()
         self._urgent.set()
 
