@@ -78,19 +78,23 @@ class AsyncClient:
 
     async def answer(self, request: Request) -> Completion:
         """As `generate`, for a request that is built already."""
+        return await self._answer(request)
+
+    async def _answer(self, request: Request, began_at: float | None = None) -> Completion:
         state = StreamState(request)
-        async for _ in self.follow(state, request.timeout):
+        async for _ in self.follow(state, request.timeout, began_at):
             pass
         return state.completion()
 
     def generate_many(self, requests: Iterable[Request], *, concurrency: int = DEFAULT_CONCURRENCY) -> AsyncGenerator[Outcome, None]:
         """Generate the answers of many requests, `concurrency` at a time, and yield each outcome as it comes.
 
-        A request that fails ends nothing: its outcome has the error. One that finds the server's queue full is tried again. `requests` are
-        taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
+        A request that fails ends nothing: its outcome has the error. One that is refused because the server's queue is full, or a
+        quota of the key is used up, is tried again when the server says, until its timeout has passed; without one for ever. `requests`
+        are taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
         """
         check_concurrency(concurrency)
-        return answer_many(self.answer, requests, concurrency)
+        return answer_many(self._answer, requests, concurrency)
 
     @taking_request(Request)
     def stream(self, request: Request) -> AsyncGenerator[Event, None]:
@@ -104,9 +108,12 @@ class AsyncClient:
         """As `stream`, for a request that is built already."""
         return self.follow(StreamState(request), request.timeout)
 
-    async def follow(self, state: StreamState, timeout: float | None) -> AsyncGenerator[Event, None]:
-        """As `send`, for a request of which `state` may have received a part already: that is resumed."""
-        attempts = Attempts(self._targets, self._limits, timeout)
+    async def follow(self, state: StreamState, timeout: float | None, began_at: float | None = None) -> AsyncGenerator[Event, None]:
+        """As `send`, for a request of which `state` may have received a part already: that is resumed.
+
+        `timeout` counts from `began_at` (time.monotonic()); None is now.
+        """
+        attempts = Attempts(self._targets, self._limits, timeout, began_at=began_at)
         while not state.is_complete:
             call = self._stub(attempts.target).GenerateStream(
                 state.next_request(), timeout=attempts.remaining_seconds(), metadata=(*self._metadata, *state.metadata)

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -13,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from clients.connection import DEFAULT_TARGET, Credentials, open_channel
 from clients.conversation import MessageLike
 from clients.errors import RpcStatus, ServingError, client_closed, from_status
-from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many_in_threads, check_concurrency, pause_of_full_queue
+from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many_in_threads, check_concurrency, pause_of_refusal
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, taking_request, tokenize_request
 from clients.results import Completion, Event, Model, Server, Tokens
@@ -71,17 +72,18 @@ class Client:
         """Generate the whole answer. Takes the fields of `Request`: `client.generate("Once", max_tokens=8)`."""
         return self._answer(request)
 
-    def _answer(self, request: Request) -> Completion:
+    def _answer(self, request: Request, began_at: float | None = None) -> Completion:
         state = StreamState(request)
-        for _ in self._events(state, request.timeout):
+        for _ in self._events(state, request.timeout, began_at):
             pass
         return state.completion()
 
     def generate_many(self, requests: Iterable[Request], *, concurrency: int = DEFAULT_CONCURRENCY) -> Generator[Outcome, None, None]:
         """Generate the answers of many requests, `concurrency` at a time, and yield each outcome as it comes.
 
-        A request that fails ends nothing: its outcome has the error. One that finds the server's queue full is tried again. `requests` are
-        taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
+        A request that fails ends nothing: its outcome has the error. One that is refused because the server's queue is full, or a
+        quota of the key is used up, is tried again when the server says, until its timeout has passed; without one for ever. `requests`
+        are taken as others end, so that they may be more than fit into memory. Closing the iterator cancels what is in flight.
         """
         check_concurrency(concurrency)
         return self._many(requests, concurrency)
@@ -97,11 +99,12 @@ class Client:
             self._parts.discard(part)
 
     def _answer_after_queue(self, request: Request) -> Completion:
+        began_at = time.monotonic()
         while True:
             try:
-                return self._answer(request)
+                return self._answer(request, began_at)
             except ServingError as error:
-                self._closed.wait(pause_of_full_queue(error))
+                self._closed.wait(pause_of_refusal(error, request, began_at))
 
     def _stop(self) -> None:
         """End what runs, but no channel."""
@@ -121,8 +124,8 @@ class Client:
         """As `stream`, for a request that is built already."""
         return self._events(StreamState(request), request.timeout)
 
-    def _events(self, state: StreamState, timeout: float | None) -> Generator[Event, None, None]:
-        attempts = Attempts(self._targets, self._limits, timeout)
+    def _events(self, state: StreamState, timeout: float | None, began_at: float | None = None) -> Generator[Event, None, None]:
+        attempts = Attempts(self._targets, self._limits, timeout, began_at=began_at)
         while not state.is_complete:
             with self._closed_meanwhile():
                 call = self._stub(attempts.target).GenerateStream(

@@ -1,6 +1,7 @@
 """Many requests, so many at a time: what comes of each, in the order in which they end."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from itertools import islice
 import grpc
 
 from clients.errors import ServingError, invalid
+from clients.reconnection import timed_out
 from clients.request import Request
 from clients.results import Completion
 
@@ -34,25 +36,35 @@ def check_concurrency(concurrency: int) -> None:
         raise invalid(f"concurrency: {concurrency!r} is not an integer from 1")
 
 
-def pause_of_full_queue(error: ServingError) -> float:
-    """How long to wait when the server's queue was full; raises `error` when it is anything else."""
+def pause_of_refusal(error: ServingError, request: Request, began_at: float) -> float:
+    """How long to wait when the queue was full, or the key's quota used up, for a request first sent at `began_at` (time.monotonic()).
+
+    Raises `error` when it is anything else, and DEADLINE_EXCEEDED when the request's timeout ends before that.
+    """
     if error.code is not grpc.StatusCode.RESOURCE_EXHAUSTED or error.retry_after_seconds is None:
         raise error
-    return max(error.retry_after_seconds, _PAUSE_SECONDS)
+    pause = max(error.retry_after_seconds, _PAUSE_SECONDS)
+    if request.timeout is not None and time.monotonic() + pause >= began_at + request.timeout:
+        raise timed_out(request.timeout, f"last failure: {error.message}", error) from error
+    return pause
 
 
 async def answer_many(
-    answer: Callable[[Request], Awaitable[Completion]], requests: Iterable[Request], concurrency: int
+    answer: Callable[[Request, float], Awaitable[Completion]], requests: Iterable[Request], concurrency: int
 ) -> AsyncGenerator[Outcome, None]:
-    """Take from `requests` as others end; what is in flight is cancelled when the generator is closed."""
+    """Take from `requests` as others end; what is in flight is cancelled when the generator is closed.
+
+    `answer` is told when the request was sent first (time.monotonic()): its timeout is for all tries together.
+    """
 
     async def outcome(index: int, request: Request) -> Outcome:
+        began_at = time.monotonic()
         while True:
             try:
-                return Outcome(index, request, completion=await answer(request))
+                return Outcome(index, request, completion=await answer(request, began_at))
             except ServingError as error:
                 try:
-                    await asyncio.sleep(pause_of_full_queue(error))
+                    await asyncio.sleep(pause_of_refusal(error, request, began_at))
                 except ServingError as final:
                     return Outcome(index, request, error=final)
 
@@ -60,7 +72,8 @@ async def answer_many(
     running: set[asyncio.Task[Outcome]] = set()
     try:
         while True:
-            running |= {asyncio.create_task(outcome(*each)) for each in islice(pending, concurrency - len(running))}
+            for each in islice(pending, concurrency - len(running)):  # one by one: taking the next may raise
+                running.add(asyncio.create_task(outcome(*each)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -88,7 +101,8 @@ def answer_many_in_threads(
     with ThreadPoolExecutor(concurrency, thread_name_prefix="request") as threads:
         try:
             while True:
-                running |= {threads.submit(outcome, *each) for each in islice(pending, concurrency - len(running))}
+                for each in islice(pending, concurrency - len(running)):
+                    running.add(threads.submit(outcome, *each))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)

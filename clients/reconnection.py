@@ -58,6 +58,8 @@ class Attempts:
         timeout: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
+        *,
+        began_at: float | None = None,
     ) -> None:
         self._targets = targets
         self._limits = limits
@@ -67,7 +69,7 @@ class Attempts:
         self._has_begun = False
         self._trouble_since: float | None = clock()
         self._timeout = timeout
-        self._deadline = None if timeout is None else clock() + timeout
+        self._deadline = None if timeout is None else (clock() if began_at is None else began_at) + timeout
 
     @property
     def target(self) -> str:
@@ -96,7 +98,7 @@ class Attempts:
         """
         resuming = num_tokens is not None
         if error.code is grpc.StatusCode.DEADLINE_EXCEEDED and self._timeout is not None:
-            raise self._timed_out("the answer took longer", error) from error
+            raise timed_out(self._timeout, "the answer took longer", error) from error
         if not _is_passing(error, resuming, is_first=self._num_failures == 0):
             raise error
         failed_at, now = self.target, self._clock()
@@ -107,13 +109,10 @@ class Attempts:
             if error.code is grpc.StatusCode.ALREADY_EXISTS:
                 raise error
             raise self._give_up(error, num_tokens) from error
-        if self._deadline is not None and now + delay >= self._deadline:
-            raise self._timed_out(f"last failure: {error.message}", error) from error
+        if self._timeout is not None and self._deadline is not None and now + delay >= self._deadline:
+            raise timed_out(self._timeout, f"last failure: {error.message}", error) from error
         self._log_failure(failed_at, error, is_new=self._has_begun and self._trouble_since == now)
         return delay
-
-    def _timed_out(self, why: str, error: ServingError) -> ServingError:
-        return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"timeout={self._timeout:g}: {why}", error.request_id)
 
     def _log_failure(self, failed_at: str, error: ServingError, is_new: bool) -> None:
         if is_new:
@@ -144,6 +143,11 @@ class Attempts:
         addresses = ", ".join(self._targets.addresses)
         message = f"no answer from {addresses} within connect_seconds={self._limits.connect_seconds:g}: {error.message}"
         return ServerUnreachable(error.code, message, error.request_id)
+
+
+def timed_out(timeout: float, why: str, error: ServingError) -> ServingError:
+    """The end of a request whose timeout has passed; `error` is what it met last."""
+    return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"timeout={timeout:g}: {why}", error.request_id)
 
 
 def _is_passing(error: ServingError, resuming: bool, is_first: bool) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from fakes.control_plane.inference_service import StreamFault
 
 from clients import AsyncClient, Client, Request, ServingError
+from clients.many import answer_many
 
 
 def requests(count, taken=None):
@@ -102,3 +103,24 @@ async def test_closing_the_client_ends_all_of_them(server):
 def test_a_concurrency_that_cannot_be_is_refused_at_once(concurrency, dead_target):
     with Client(dead_target) as client, pytest.raises(ServingError, match="concurrency: "):
         client.generate_many([], concurrency=concurrency)
+
+
+async def test_requests_that_cannot_be_taken_leave_nothing_running():
+    def failing():
+        yield from requests(2)
+        raise ValueError("a bad line")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(ValueError, match="a bad line"):
+        await anext(answer_many(lambda request, began_at: asyncio.sleep(60), failing(), 8))
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_timeout_is_for_all_tries_together(server):
+    server.service.faults.extend([StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, None, "queue full", 150)] * 200)
+    request = Request("a", timeout=0.5)
+    async with AsyncClient(server.target) as client:
+        (outcome,) = await asyncio.wait_for(answers(client, [request]), 20)
+    (in_thread,) = await of_threads(server, lambda client: list(client.generate_many([request])))
+    for error in (outcome.error, in_thread.error):
+        assert (error.code.name, error.message) == ("DEADLINE_EXCEEDED", "timeout=0.5: last failure: queue full")
