@@ -15,7 +15,8 @@ Key = tuple[str, str]
 class Totals:
     """Counters of all processes, and how they rose in the last minute.
 
-    A series that falls began anew at zero; one that is seen for the first time has not risen yet. One thread at a time.
+    A series that falls began anew at zero, and so did one that is new in a process that was read before: the first error of its kind.
+    What a process has counted before it is first read has not risen. One thread at a time.
     """
 
     def __init__(self) -> None:
@@ -28,18 +29,19 @@ class Totals:
         """Take in what was read at `at` (time.monotonic()); of a process that could not be read the last counts stay."""
         for source, samples in scrapes.items():
             counters = {sample.series: sample for sample in samples if sample.name in COUNTERS}
-            for series, earlier in self._last.get(source, {}).items():
-                if series in counters:
-                    self._note_rise(at, earlier, counters[series])
+            if source in self._last:
+                for series, sample in counters.items():
+                    self._note_rise(at, self._last[source].get(series), sample)
             self._last[source] = counters
         while self._history and self._history[0][0] < at - WINDOW_SECONDS:
             self._history.popleft()
         self._history.append((at, self._risen.copy()))
 
-    def _note_rise(self, at: float, earlier: Sample, now: Sample) -> None:
-        if now.value != earlier.value:
+    def _note_rise(self, at: float, earlier: Sample | None, now: Sample) -> None:
+        before = earlier.value if earlier else 0.0
+        if now.value != before:
             key = (now.name, now.label)
-            self._risen[key] = self._risen.get(key, 0.0) + now.value - (earlier.value if now.value > earlier.value else 0.0)
+            self._risen[key] = self._risen.get(key, 0.0) + now.value - (before if now.value > before else 0.0)
             self._rose_at[key] = at
 
     def recent(self, name: str, label: str = "") -> float:

@@ -6,9 +6,6 @@ from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
 from pypto_serving.wire.checks import check_name, check_range
 
-#: What hellos and welcomes call it.
-FEATURE = "recordings"
-
 MAX_SECONDS = 600.0
 MAX_SPANS = 1_000_000
 _SPANS_PER_FRAME = 2000

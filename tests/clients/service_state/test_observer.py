@@ -64,6 +64,12 @@ def test_errors_are_calls_that_failed_the_last_first():
     ]
 
 
+def test_the_first_errors_of_a_kind_are_recent():
+    ok = 'calls_total{method="G",code="ok"} 5'
+    errors = observed(with_metrics(ok), with_metrics(ok, 'calls_total{method="G",code="unavailable"} 50')).activity.errors
+    assert [(error.name, error.recent, error.seconds_ago) for error in errors] == [("unavailable", 50, 0.0)]
+
+
 def test_waiting_sequences_are_told_by_what_they_wait_for():
     told = observed(with_metrics('requests_waiting{reason="capacity"} 2', 'requests_waiting{reason="worker"} 1', "waiting_tokens 70"))
     assert (told.activity.waiting, told.activity.waiting_tokens) == ({"capacity": 2, "worker": 1}, 70)
