@@ -134,10 +134,11 @@ class Engine:
             worker = self._workers[replica]
             try:
                 worker.submit(step)
-                self.tracer.step_sent(replica, step)
             except Exception:
                 _log.exception("step %d cannot be sent to %s", step.step_id, replica.description.address)
                 self._reset(worker, "step not sent", counts=True)
+            else:
+                self.tracer.step_sent(replica, step)
         self._requests.fail_sequences(failed)
         return bool(steps or failed)
 
