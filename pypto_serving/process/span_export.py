@@ -66,8 +66,8 @@ class SpanExport:
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             span, traceparent = waiting
-            parent = self._propagator.extract({TRACEPARENT: traceparent}) if traceparent else Context()
             try:
+                parent = self._propagator.extract({TRACEPARENT: traceparent}) if traceparent else Context()
                 self._start(span, parent, time.time_ns() - time.monotonic_ns(), SpanKind.SERVER)
             except Exception:
                 _log.exception("a span cannot be exported")
