@@ -66,6 +66,7 @@ class _Recording:
     processes: dict[Participant, ProcessSpans] = field(default_factory=dict)
     gone: list[ProcessSpans] = field(default_factory=list)
     runs: bool = True
+    is_fetched: bool = False  # at this moment
 
 
 class Profiler:
@@ -134,9 +135,14 @@ class Profiler:
     # Recordings
 
     def start(self, limits: RecordingLimits) -> tuple[str, list[str], list[str]]:
-        """Begin; returns the recording's id, who takes part and who cannot. Raises ProfileRefused while another one runs."""
+        """Begin; returns the recording's id, who takes part and who cannot. Raises ProfileRefused while another one runs.
+
+        One that is over and was not fetched gives way.
+        """
         if self._recording and self._recording.runs:
             raise ProfileRefused(f"recording {self._recording.id} runs: stop it first")
+        if self._recording and self._recording.is_fetched:
+            raise ProfileRefused(f"recording {self._recording.id} is being fetched: wait until it has come")
         recording_id = secrets.token_hex(4)
         recording = self._recording = _Recording(recording_id, limits, SpanRecorder(recording_id, limits))
         for begin in self._local:
@@ -151,8 +157,15 @@ class Profiler:
     async def stop(self, recording_id: str) -> list[ProcessSpans]:
         """End the recording; returns what everybody has recorded, once. Raises ProfileRefused."""
         recording = self._recording
-        if recording is None or recording_id not in ("", recording.id):
+        if recording is None or recording.is_fetched or recording_id not in ("", recording.id):
             raise ProfileRefused(f"there is no recording {recording_id or 'to be fetched'}: start one")
+        recording.is_fetched = True
+        try:
+            return await self._fetch(recording)
+        finally:
+            recording.is_fetched = False  # who gave up may ask again
+
+    async def _fetch(self, recording: _Recording) -> list[ProcessSpans]:
         self._end(recording)
         for participant, told in recording.processes.items():
             if not told.is_asked:

@@ -185,6 +185,20 @@ async def test_one_runs_at_a_time_and_is_fetched_once(rig: Rig) -> None:
     rig.profiler.start(LIMITS)
 
 
+async def test_nothing_begins_and_nobody_else_fetches_while_one_is_fetched(rig: Rig) -> None:
+    rig.join("worker")
+    recording_id, _, _ = rig.profiler.start(LIMITS)
+    stopping = asyncio.create_task(rig.profiler.stop(recording_id))
+    await asyncio.sleep(0)
+    with pytest.raises(ProfileRefused, match=f"recording {recording_id} is being fetched"):
+        rig.profiler.start(LIMITS)
+    with pytest.raises(ProfileRefused, match="there is no recording"):
+        await rig.profiler.stop(recording_id)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    rig.profiler.start(LIMITS)  # who gave up keeps nobody out
+
+
 async def test_nobody_sends_more_than_it_may_keep(rig: Rig) -> None:
     worker = rig.join("worker")
     rig.profiler.start(LIMITS)
