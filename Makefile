@@ -33,8 +33,7 @@ NOT_ELSEWHERE := not kernels and not isa and not packaging
 # The model directory; the demo model is converted once.
 FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_model.py)}" && [ -n "$$model" ]
 
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve-control serve-worker serve-http check check-kernels wheel docs clean
-.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve serve-control serve-worker serve-http check check-kernels wheel clean
+.PHONY: help setup proto kernels format lint typecheck proto-check test test-fast test-slow test-all coverage test-kernels test-kernels-fast test-isa test-packaging test-cuda test-npu chaos soak bench bench-planes bench-scheduler bench-kernels demo serve serve-control serve-worker serve-http check check-kernels wheel docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
