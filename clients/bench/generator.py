@@ -14,8 +14,8 @@ from typing import Protocol
 from clients.async_client import AsyncClient
 from clients.bench.load import Load, put
 from clients.bench.timeline import Timeline, follow
-from clients.cli.progress import Advance, no_advance
 from clients.connection import Credentials
+from clients.progress import Advance, no_advance
 from clients.request import Request
 
 _LEAD_SECONDS = 0.1  # for all processes to have their part before its first request is due

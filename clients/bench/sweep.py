@@ -10,7 +10,7 @@ from clients.bench.goodput import Limits
 from clients.bench.load import Load, Workload
 from clients.bench.server_counts import TokenCounts, scrape
 from clients.bench.summary import Summary, summarize
-from clients.cli.progress import progress_bar
+from clients.progress import progress_bar
 from clients.request import Request
 from clients.results import Model
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from clients.cli.answers_file import Answers
 from clients.cli.command import Command, ExitCode
 from clients.cli.connection_flags import credentials, targets
-from clients.cli.progress import progress_bar
 from clients.cli.prompts_file import Prompt, read_prompts
 from clients.cli.request_flags import add_request_arguments, request_fields
+from clients.progress import progress_bar
 from pypto_serving.process.argument_types import between
 
 _DESCRIPTION = """\

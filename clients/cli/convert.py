@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clients.cli.command import Command, ExitCode, UsageError
-from clients.cli.progress import progress_bar
+from clients.progress import progress_bar
 
 _DESCRIPTION = """\
 Write a Hugging Face directory from a GGUF file, whose weights are dequantized. It covers Llama models with the tokenizers that are
