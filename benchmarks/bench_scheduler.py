@@ -22,7 +22,7 @@ from control_plane.core.options import SchedulerOptions
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.scheduler import Scheduler
 from control_plane.core.step import CacheGroup, Step, StepResult, WorkerDescription
-from control_plane.edge.metrics.recorders import LinkRecorder
+from control_plane.edge.metrics.counts import LinkCounts
 from control_plane.edge.worker_link.session import LinkContext, WorkerSession
 from control_plane.edge.worker_link.watchdog import FaultBudget, Watchdog
 from control_plane.engine.engine import Engine
@@ -115,7 +115,7 @@ class FramedWorker(EchoWorker):
         self._generations: dict[int, int] = {}
 
     def join(self, engine: Engine) -> None:
-        context = LinkContext(engine, LinkRecorder(), time.monotonic)
+        context = LinkContext(engine, LinkCounts(), time.monotonic)
         self._session = WorkerSession(self.description, Watchdog(10.0, 3.0, 3.0), FaultBudget("echo"), context)
         self._session.open(self)
 

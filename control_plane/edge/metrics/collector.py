@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from control_plane.edge.metrics.counts import CallCounts, EngineCounts, LinkCounts
 from control_plane.edge.metrics.families import Series, gauge
-from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.process.version import version
 
@@ -17,9 +17,9 @@ class EngineCollector(Collector):
     """What belongs to workers. `snapshot` returns a snapshot of the engine, `num_held_back` the requests that wait for the first worker."""
 
     def __init__(
-        self, engine: EngineRecorder, link: LinkRecorder, snapshot: Callable[[], EngineSnapshot], num_held_back: Callable[[], int]
+        self, engine: EngineCounts, link: LinkCounts, snapshot: Callable[[], EngineSnapshot], num_held_back: Callable[[], int]
     ) -> None:
-        self._recorders = (engine, link)
+        self._counts = (engine, link)
         self._snapshot = snapshot
         self._num_held_back = num_held_back
 
@@ -37,14 +37,14 @@ class EngineCollector(Collector):
         yield gauge("max_model_len_tokens", "Most tokens a request may have; 0 until the first worker came.", snapshot.max_model_len)
         yield gauge("engine_healthy", "0 after an unexpected error that no request could be blamed for.", float(snapshot.healthy))
         yield from _worker_families(snapshot)
-        for recorder in self._recorders:
-            yield from recorder.families()
+        for counts in self._counts:
+            yield from counts.families()
 
 
 class FrontEndCollector(Collector):
     """What belongs to clients. `num_unwritten_bytes`: memory of output that is not written yet."""
 
-    def __init__(self, calls: CallRecorder, num_unwritten_bytes: Callable[[], int]) -> None:
+    def __init__(self, calls: CallCounts, num_unwritten_bytes: Callable[[], int]) -> None:
         self._calls = calls
         self._num_unwritten_bytes = num_unwritten_bytes
 

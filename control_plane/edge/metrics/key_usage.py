@@ -19,7 +19,7 @@ _COUNTERS = {
 }
 
 
-class KeyUsageRecorder:
+class KeyUsageCounts:
     """Written on the engine's thread; series of a name begin with its first request."""
 
     def __init__(self) -> None:

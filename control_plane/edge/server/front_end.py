@@ -13,7 +13,7 @@ from control_plane.edge.active_clock import ActiveClock
 from control_plane.edge.client_server import METHODS, AdminServer, ClientServer
 from control_plane.edge.config import FrontEndConfig
 from control_plane.edge.metrics.collector import FrontEndCollector
-from control_plane.edge.metrics.recorders import CallRecorder
+from control_plane.edge.metrics.counts import CallCounts
 from control_plane.edge.model_directory import ServedModel, read_model
 from control_plane.edge.service.admin_service import FrontEndCounts
 from control_plane.edge.service.admission.admission import Admission
@@ -58,7 +58,7 @@ class FrontEndAssembly:
         """
         self._config = config
         self._cleanup = cleanup
-        self._calls = CallRecorder(METHODS)
+        self._calls = CallCounts(METHODS)
         self._requests = RequestLog(config.logged_requests, self._calls.observe_call)
         self._lag = LoopLag(self._calls, config.streams.max_delta_delay_seconds)
         self.live: RequestStreams

@@ -12,8 +12,8 @@ from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import Config, front_end_exposures, scheduler_exposures
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.metrics.collector import BuildCollector, EngineCollector
+from control_plane.edge.metrics.counts import EngineCounts, LinkCounts
 from control_plane.edge.metrics.families import PREFIX
-from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.edge.server.engine_options import engine_options, limits
 from control_plane.edge.server.front_end import FrontEndAssembly
@@ -34,8 +34,8 @@ class ControlPlane:
         self._config = config
         self._stop = stop
         self._instance_id = secrets.token_hex(8)
-        self._engine_metrics = EngineRecorder()
-        self._link_metrics = LinkRecorder()
+        self._engine_metrics = EngineCounts()
+        self._link_metrics = LinkCounts()
         self.front_end: FrontEndAssembly
         self.ports: dict[str, int] = {}  # by what they are for; empty until everything is served
 

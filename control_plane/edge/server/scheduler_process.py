@@ -19,9 +19,9 @@ from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.frontend_link.service import SessionOptions
 from control_plane.edge.lease.lease import Lease, open_store
 from control_plane.edge.metrics.collector import BuildCollector, EngineCollector
+from control_plane.edge.metrics.counts import EngineCounts, LinkCounts
 from control_plane.edge.metrics.families import PREFIX
 from control_plane.edge.metrics.front_ends import AllProcesses
-from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
 from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.edge.model_files import read_identity
 from control_plane.edge.server.engine_options import engine_options, limits
@@ -55,7 +55,7 @@ class SchedulerProcess:
         self._instance_id = secrets.token_hex(8)
         self._lease = Lease(open_store(config.lease, os.environ), config.lease.seconds) if config.lease else None
         self._compiler = LateCompiler(config.model)
-        self._engine_metrics, self._link_metrics = EngineRecorder(), LinkRecorder()
+        self._engine_metrics, self._link_metrics = EngineCounts(), LinkCounts()
         self._started_at = time.monotonic()
         self._drain_asked = asyncio.Event()
         self._loop = asyncio.get_running_loop()

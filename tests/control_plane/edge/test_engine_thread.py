@@ -12,7 +12,7 @@ from fakes.text.tokenizers import END_THINK, EOS, byte_tokenizer
 
 from control_plane.core.options import SchedulerOptions
 from control_plane.edge.engine_thread import EngineThread, EngineThreadOptions
-from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
+from control_plane.edge.metrics.counts import EngineCounts, LinkCounts
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
 from control_plane.edge.text.constraint.grammar import regex_grammar
 from control_plane.edge.worker_link.options import LinkOptions
@@ -35,7 +35,7 @@ class KeptFailures:
 def engine_thread() -> EngineThread:
     options = EngineThreadOptions(SchedulerOptions(), EngineOptions(), LinkOptions("ours", "model"), [], "127.0.0.1", 0)
     compiler = ConstraintCompiler(byte_tokenizer(), END_THINK + 1, frozenset({EOS}))
-    return EngineThread(options, compiler, EngineRecorder(), LinkRecorder())
+    return EngineThread(options, compiler, EngineCounts(), LinkCounts())
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import pytest
 from fakes.control_plane.engine_doubles import Bench, make_choice
 from fakes.worker.strict_worker import describe, solo
 
-from control_plane.edge.metrics.recorders import EngineRecorder
+from control_plane.edge.metrics.counts import EngineCounts
 from control_plane.engine.ports import Failure
 
 PROMPT = (1, 2, 3)
 
 
 class Accounts(Bench):
-    """A bench with the recorder that a scrape reads; asserts that no count falls."""
+    """A bench with the counts that a scrape reads; asserts that no count falls."""
 
     def __init__(self, *descriptions, **options) -> None:
-        super().__init__(*descriptions, metrics=EngineRecorder(), **options)
+        super().__init__(*descriptions, metrics=EngineCounts(), **options)
         self._before: dict[tuple[str, ...], float] = {}
 
     def turn(self) -> None:
@@ -198,10 +198,10 @@ def test_met_05_a_request_in_a_step_that_is_stuck_runs():
 
 @pytest.mark.parametrize("field", ["generation_tokens", "prefix_hit_tokens", "requests_received"])
 def test_a_count_that_would_fall_is_refused(field):
-    recorder, observed = EngineRecorder(), Bench().engine._stats.observed
+    counts, observed = EngineCounts(), Bench().engine._stats.observed
     setattr(observed, field, -1)
     with pytest.raises(AssertionError, match=f"{field} falls by 1"):
-        recorder.observe(observed)
+        counts.observe(observed)
 
 
 def test_metrics_count_each_token_once():

@@ -13,7 +13,7 @@ from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import TokenLogprob, ids
 from control_plane.edge.client_server import METHODS, ClientServer
 from control_plane.edge.config import LoggedRequests, StreamOptions
-from control_plane.edge.metrics.recorders import CallRecorder
+from control_plane.edge.metrics.counts import CallCounts
 from control_plane.edge.model_directory import ServedModel
 from control_plane.edge.service.admission.admission import Admission
 from control_plane.edge.service.admission.context_limit import ContextLimit
@@ -173,7 +173,7 @@ class ScriptedControlPlane:
 
     engine: ScriptedEngine
     live: RequestStreams
-    calls: CallRecorder
+    calls: CallCounts
     limit: ContextLimit
     server: ClientServer
     channel: grpc.aio.Channel
@@ -209,7 +209,7 @@ async def scripted_control_plane(
     """A real gRPC server on a free port, around an engine that follows `script`."""
     model = model or served_model()
     engine = ScriptedEngine(script)
-    calls = CallRecorder(METHODS)
+    calls = CallCounts(METHODS)
     lag = LoopLag(calls, (stream_options or StreamOptions()).max_delta_delay_seconds)
     engine.front_end = live = RequestStreams(asyncio.get_running_loop(), engine, lag, stream_options)
     limit = ContextLimit(grace_seconds, max_waiting=2)

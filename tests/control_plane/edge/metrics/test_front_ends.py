@@ -7,9 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from control_plane.edge.metrics.collector import FrontEndCollector
+from control_plane.edge.metrics.counts import CallCounts
 from control_plane.edge.metrics.families import gauge
 from control_plane.edge.metrics.front_ends import AllProcesses, RenderedMetrics
-from control_plane.edge.metrics.recorders import CallRecorder
 
 
 class Own(Collector):
@@ -21,7 +21,7 @@ class Own(Collector):
 
 def front_end(num_unwritten_bytes: int) -> bytes:
     registry = CollectorRegistry()
-    registry.register(FrontEndCollector(CallRecorder(["Generate"]), lambda: num_unwritten_bytes))
+    registry.register(FrontEndCollector(CallCounts(["Generate"]), lambda: num_unwritten_bytes))
     return generate_latest(registry)
 
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.edge.metrics.collector import BuildCollector, EngineCollector, FrontEndCollector
+from control_plane.edge.metrics.counts import CallCounts, EngineCounts, LinkCounts
 from control_plane.edge.metrics.families import FIRST_TOKEN_SECONDS, LENGTHS, SECONDS, SHORT_SECONDS, SIZES, TOKEN_SECONDS, Histogram
-from control_plane.edge.metrics.recorders import CallRecorder, EngineRecorder, LinkRecorder
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
 from control_plane.engine.stats import PassObservation
@@ -18,10 +18,10 @@ from pypto_serving.process.version import version
 
 
 class Metrics:
-    """All recorders behind one registry."""
+    """All counts behind one registry."""
 
     def __init__(self) -> None:
-        self.engine, self.link, self.calls = EngineRecorder(), LinkRecorder(), CallRecorder(["Generate"])
+        self.engine, self.link, self.calls = EngineCounts(), LinkCounts(), CallCounts(["Generate"])
         self.snapshot = EngineSnapshot()
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(EngineCollector(self.engine, self.link, lambda: self.snapshot, lambda: 3))

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.edge.metrics.collector import EngineCollector
-from control_plane.edge.metrics.recorders import EngineRecorder, LinkRecorder
+from control_plane.edge.metrics.counts import EngineCounts, LinkCounts
 from control_plane.edge.metrics.vllm_names import VllmNames
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.snapshot import EngineSnapshot, PageCounts, WorkerSnapshot
@@ -32,11 +32,11 @@ ASKED_FOR = {
 
 
 class Scrape:
-    """An engine's recorder, and what a scrape shows of it under vLLM's names."""
+    """An engine's counts, and what a scrape shows of it under vLLM's names."""
 
     def __init__(self, snapshot: EngineSnapshot | None = None) -> None:
-        self.engine = EngineRecorder()
-        ours = EngineCollector(self.engine, LinkRecorder(), lambda: snapshot or EngineSnapshot(), lambda: 3)
+        self.engine = EngineCounts()
+        ours = EngineCollector(self.engine, LinkCounts(), lambda: snapshot or EngineSnapshot(), lambda: 3)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(VllmNames(ours, "tiny"))
 

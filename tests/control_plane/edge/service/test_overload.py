@@ -10,7 +10,7 @@ import pytest
 from fakes.control_plane.scripted_engine import ScriptedControlPlane, scripted_control_plane, served_model
 from fakes.text.tokenizers import BlockedTokenizer
 
-from control_plane.edge.metrics.recorders import CallRecorder
+from control_plane.edge.metrics.counts import CallCounts
 from control_plane.edge.service.errors import ResourceExhausted
 from control_plane.edge.service.overload import LoopLag
 from control_plane.engine.options import EngineOptions
@@ -80,7 +80,7 @@ async def test_a_late_loop_refuses_new_calls_and_counts_them() -> None:
 
 @pytest.fixture
 def lag() -> LoopLag:
-    return LoopLag(CallRecorder([]), max_window_seconds=0.05)
+    return LoopLag(CallCounts([]), max_window_seconds=0.05)
 
 
 def is_refused(lag: LoopLag) -> bool:
@@ -138,4 +138,4 @@ def test_the_window_stays_while_there_is_enough_to_do_and_goes_when_there_is_tim
 
 
 def test_without_a_delay_nothing_is_gathered() -> None:
-    assert windows(LoopLag(CallRecorder([]), max_window_seconds=0.0), *[(0.1, 1.0)] * 3) == [0.0] * 3
+    assert windows(LoopLag(CallCounts([]), max_window_seconds=0.0), *[(0.1, 1.0)] * 3) == [0.0] * 3

@@ -1,4 +1,4 @@
-"""What counts calls, the engine and the links for /metrics. Each recorder is written by one thread; a scrape copies."""
+"""What counts calls, the engine and the links for /metrics. Each of them is written by one thread; a scrape copies."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,7 @@ from control_plane.edge.metrics.families import (
     gauge,
     histogram,
 )
-from control_plane.edge.metrics.key_usage import KeyUsageRecorder
+from control_plane.edge.metrics.key_usage import KeyUsageCounts
 from control_plane.engine.ports import Failure, FinishReason
 from control_plane.engine.stats import PassObservation
 
@@ -74,7 +74,7 @@ _Series = dict[tuple[str, ...], float]
 _EXPECTED_CODES = (grpc.StatusCode.OK, grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
-class CallRecorder:
+class CallCounts:
     """Counts calls by method and status; written on the clients' event loop."""
 
     def __init__(self, methods: Iterable[str]) -> None:
@@ -108,7 +108,7 @@ class CallRecorder:
         yield histogram("client_loop_lag_seconds", "How late the clients' event loop runs.", self._loop_lag)
 
 
-class EngineRecorder:
+class EngineCounts:
     """Implements the engine's `EngineMetrics`; written on the engine's thread."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class EngineRecorder:
         self._outcomes: dict[tuple[str, ...], float] = {(outcome.value,): 0 for kind in (FinishReason, Failure) for outcome in kind}
         self._histograms = {field: Histogram(bounds) for field, (_, _, bounds) in _ENGINE_HISTOGRAMS.items()}
         self._inter_token = Histogram(TOKEN_SECONDS)
-        self._key_usage = KeyUsageRecorder()
+        self._key_usage = KeyUsageCounts()
         self._loop_lag = Histogram(SHORT_SECONDS)
 
     def observe(self, observed: PassObservation) -> None:
@@ -147,7 +147,7 @@ class EngineRecorder:
         yield histogram("engine_loop_lag_seconds", "From the event that woke the engine to the start of its pass.", self._loop_lag)
 
 
-class LinkRecorder:
+class LinkCounts:
     """Implements the link's `LinkMetrics`; written on the engine's thread. A worker's series begin when it is first heard of."""
 
     def __init__(self) -> None:
