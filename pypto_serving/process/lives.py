@@ -28,14 +28,9 @@ class Lives:
         return self._serving_since is not None
 
     @property
-    def is_first(self) -> bool:
-        """Whether none has ended yet."""
-        return not self._num_ended
-
-    @property
     def never_starts(self) -> bool:
         """Whether there is no use in trying again."""
-        return not self.is_first and (not self._has_served or self._num_failed_starts >= _MAX_FAILED_STARTS)
+        return self._num_ended > 0 and (not self._has_served or self._num_failed_starts >= _MAX_FAILED_STARTS)
 
     def serves(self) -> None:
         """It serves."""

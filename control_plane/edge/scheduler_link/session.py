@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from control_plane.edge.profiling.front_end_recording import FrontEndRecording
 from control_plane.edge.scheduler_link import commands
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLinkOptions
@@ -16,6 +15,8 @@ from control_plane.edge.scheduler_link.outputs import read_outputs, read_state
 from control_plane.edge.scheduler_link.stream import LossCause, SessionLost, SessionStream
 from control_plane.engine.snapshot import EngineSnapshot
 from pypto_serving.recording.clock_offset import PeerClock
+from pypto_serving.recording.member import RecordingMember
+from pypto_serving.recording.recorder import SpanRecorder
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
 
@@ -48,7 +49,7 @@ class Session:
         self._num_silent_beats = 0
         self._silent = asyncio.Event()
         self._peer_clock = PeerClock()
-        self._recording = FrontEndRecording(front_end.record, self._writable.set)
+        self._recording = RecordingMember(front_end.record, self._end_recording, self._writable.set)
         self.snapshot: EngineSnapshot | None = None  # the latest numbers of the engine
         self.snapshot_time = -math.inf
 
@@ -103,6 +104,10 @@ class Session:
     async def _wait_for_silence(self) -> None:
         await self._silent.wait()
         raise SessionLost(f"the scheduler was silent for {self._options.max_silence_seconds:g} s")
+
+    def _end_recording(self, recorder: SpanRecorder, done: Callable[[], None]) -> None:
+        self._front_end.record(None)
+        done()
 
     # What goes out
 
