@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.bench_scheduler import NUM_PAGES, FramedWorker, Load
 from control_plane.edge.profiling.engine_recorder import EngineRecorder, RequestRecorder
-from control_plane.engine.tracer import EngineTracer
+from control_plane.engine.tracer import Tracers
 from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
 from worker.step import Step, StepResult
 from worker.step_trace import StepTrace, no_operators
@@ -42,19 +42,21 @@ def _micros(function: Callable[[], object], count: int) -> float:
 def _passes(rounds: int) -> dict[str, list[float]]:
     """Microseconds of passes. Turns are short, so that what else the machine does meets all of them alike."""
     load = Load(0, workers=[FramedWorker(NUM_PAGES)])
-    nobody = EngineTracer()
     tracers = {
-        "nothing": nobody,
-        "requests": RequestRecorder(_recorder(Level.REQUESTS), nobody),
-        "steps": EngineRecorder(_recorder(Level.STEPS), nobody),
+        "nothing": (),
+        "requests": (RequestRecorder(_recorder(Level.REQUESTS)),),
+        "steps": (EngineRecorder(_recorder(Level.STEPS)),),
     }
     gc.collect()
     gc.freeze()  # as processes of the service do when they have started
     micros: dict[str, list[float]] = {name: [] for name in tracers}
     for _ in range(rounds):
-        for name, tracer in tracers.items():
-            load.engine.tracer = tracer
+        for name, listening in tracers.items():
+            for tracer in listening:
+                load.engine.tracers.add(tracer)
             micros[name] += [load.run_engine_pass() for _ in range(_TURN)][_WARM:]
+            for tracer in listening:
+                load.engine.tracers.remove(tracer)
     return micros
 
 
@@ -67,7 +69,7 @@ def main() -> None:
     print(f"pass of the engine, nothing recorded   {base:7.1f} us")
     for name in ("requests", "steps"):
         print(f"pass of the engine, {name + ' recorded':18} {micros[name]:7.1f} us   {100 * (micros[name] / base - 1):+6.2f} %")
-    off = _CALLS * _micros(EngineTracer().scheduled, 1_000_000)
+    off = _CALLS * _micros(Tracers().scheduled, 1_000_000)
     print(f"calls that tell nobody, of a pass      {off:7.2f} us   {100 * off / base:+6.2f} %")
     step = Step(1, chunk_tokens=np.zeros(4, np.uint32), chunk_lanes=np.zeros(4, np.uint32))
     lanes = np.zeros(256, np.uint32)

@@ -63,19 +63,22 @@ class StepTrace:
 
     def executed(self, step: Step, result: StepResult, ended_ns: int, device_ns: int) -> None:
         """A step has been executed; `ended_ns` by the monotonic clock."""
-        num_chunk_tokens = int(step.chunk_tokens.sum())
+        with self._recorder.harmless():
+            self._add(step, result, ended_ns, device_ns)
+        self._num_steps += 1
+        if self._num_steps >= self._max_operator_steps:
+            self._stop_operators()
+
+    def _add(self, step: Step, result: StepResult, ended_ns: int, device_ns: int) -> None:
         counts = {
             "step": step.step_id,
             "admitted": len(step.admissions),
             "chunks": len(step.chunk_lanes),
-            "chunk_tokens": num_chunk_tokens,
+            "chunk_tokens": int(step.chunk_tokens.sum()),
             "sampled": len(result.token_ids),
         }
         flow = (step_flow(self._incarnation, step.step_id),)
         self._recorder.add(Span(f"step {step.step_id}", "device", "", ended_ns - device_ns, device_ns, flow, counts))
-        self._num_steps += 1
-        if self._num_steps >= self._max_operator_steps:
-            self._stop_operators()
 
     def end(self) -> None:
         """The step before was the last one."""

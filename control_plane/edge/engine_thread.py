@@ -205,7 +205,7 @@ class EngineThread:
         engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
         export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}") if options.otlp_endpoint else None
         if export:
-            engine.tracer = RequestExport(export)
+            engine.tracers.add(RequestExport(export))
         self.profiler.add_local(record_engine(engine))
         context = LinkContext(engine, self._link_metrics, time.monotonic, self.profiler)
         registry = self._registry = WorkerRegistry(options.links, context)

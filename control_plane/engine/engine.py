@@ -19,7 +19,7 @@ from control_plane.engine.quotas import Quotas
 from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot, EngineState
 from control_plane.engine.stats import EngineMetrics, EngineStats
-from control_plane.engine.tracer import EngineTracer
+from control_plane.engine.tracer import Tracers
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Engine:
     def turn(self) -> None:
         """One pass of the loop."""
         now = self._clock()
-        self.tracer.pass_begun()
+        self.tracers.pass_begun()
         self._turn_failed = False
         with self._recovering():
             self._apply_results(now)
@@ -108,7 +108,7 @@ class Engine:
                 continue
             self._stats.count_step(updates, result, now)
             self._requests.apply(updates, now)
-            self.tracer.result_applied(replica, result.step_id, len(updates.token_ids))
+            self.tracers.result_applied(replica, result.step_id, len(updates.token_ids))
             constraints = [sequence.constraint for sequence in updates.sequences if sequence.constraint is not None]
             if constraints:
                 self._expected_masks += constraints
@@ -129,7 +129,7 @@ class Engine:
     def _run_steps(self, now: float) -> bool:
         """Send at most one step to every worker; returns whether there may be another."""
         steps, failed = self._scheduler.schedule(now), self._scheduler.pop_failed()
-        self.tracer.scheduled()
+        self.tracers.scheduled()
         for replica, step in steps:
             worker = self._workers[replica]
             try:
@@ -138,7 +138,7 @@ class Engine:
                 _log.exception("step %d cannot be sent to %s", step.step_id, replica.description.address)
                 self._reset(worker, "step not sent", counts=True)
             else:
-                self.tracer.step_sent(replica, step)
+                self.tracers.step_sent(replica, step)
         self._requests.fail_sequences(failed)
         return bool(steps or failed)
 
@@ -152,7 +152,7 @@ class Engine:
         if not self._turn_failed and not any(replica.resetting for replica in self._scheduler.replicas):
             self._healthy = True
         self._stats.refresh_snapshot(now, self._healthy)
-        self.tracer.published()
+        self.tracers.published()
 
     def _guard(self, call: Callable[[], None]) -> None:
         """Call a listener, whose failure is not to stop the loop."""
@@ -242,13 +242,9 @@ class Engine:
     # For operators
 
     @property
-    def tracer(self) -> EngineTracer:
+    def tracers(self) -> Tracers:
         """Who hears what the engine does."""
-        return self._stats.tracer
-
-    @tracer.setter
-    def tracer(self, tracer: EngineTracer) -> None:
-        self._stats.tracer = tracer
+        return self._stats.tracers
 
     @property
     def live_choices(self) -> Sequence[LiveChoice]:
@@ -288,7 +284,7 @@ class Engine:
     def step_done(self, worker: Worker, result: StepResult) -> None:
         self._results.append((worker, result))
         if replica := self._replicas.get(worker):
-            self.tracer.result_arrived(replica, result.step_id)
+            self.tracers.result_arrived(replica, result.step_id)
         self._wake()
 
     def digest_mismatch(self, worker: Worker, step_id: int) -> None:

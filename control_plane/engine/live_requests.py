@@ -283,7 +283,7 @@ class LiveRequests:
     def fail(self, live: LiveRequest, failure: Failure, message: str) -> None:
         """End a request without a result."""
         for choice in tuple(live.open):
-            self._stats.tracer.choice_ended(choice, failure)
+            self._stats.tracers.choice_ended(choice, failure)
             self._forget(choice)
         del self._requests[live.spec.request_id]
         self._quotas.close(live)
@@ -297,7 +297,7 @@ class LiveRequests:
     def abandon(self) -> None:
         """End every request, in whatever state the scheduler is, which is to forget them on its own."""
         for choice in self._choices.values():
-            self._stats.tracer.choice_ended(choice, Failure.INTERNAL)
+            self._stats.tracers.choice_ended(choice, Failure.INTERNAL)
         self._choices.clear()
         for owner in self._front_ends.values():
             owner.choices.clear()
@@ -311,7 +311,7 @@ class LiveRequests:
         if _log.isEnabledFor(logging.DEBUG):
             facts = {"choice": choice.sequence.choice, "reason": reason.value, "tokens": finished.num_generated_tokens}
             _log.debug("choice ended", extra={"request_id": live.spec.request_id, **facts, "worker": finished.worker})
-        self._stats.tracer.choice_ended(choice, None)
+        self._stats.tracers.choice_ended(choice, None)
         self._forget(choice)
         live.owner.outputs.finished.append(finished)
         self._stats.count_finished(choice, finished)

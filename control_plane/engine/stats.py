@@ -18,7 +18,7 @@ from control_plane.engine.choice_batch import ChoiceBatch
 from control_plane.engine.ports import Failure, FinishReason, SequenceFinished, Tenant
 from control_plane.engine.request import LiveChoice
 from control_plane.engine.snapshot import EngineSnapshot
-from control_plane.engine.tracer import EngineTracer
+from control_plane.engine.tracer import Tracers
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class EngineStats:
 
     def __init__(self, scheduler: Scheduler, metrics: EngineMetrics, snapshot_seconds: float, now: float) -> None:
         self.observed = PassObservation()
-        self.tracer = EngineTracer()
+        self.tracers = Tracers()
         self._scheduler = scheduler
         self._metrics = metrics
         self._metrics_failing = False

@@ -1,9 +1,14 @@
 """What the engine says of its work while it works, to whoever records it."""
 
+import logging
+from collections.abc import Callable
+
 from control_plane.core.replica import Replica
 from control_plane.core.step import Step
 from control_plane.engine.ports import Failure
 from control_plane.engine.request import LiveChoice
+
+_log = logging.getLogger(__name__)
 
 
 class EngineTracer:
@@ -32,3 +37,54 @@ class EngineTracer:
 
     def choice_ended(self, choice: LiveChoice, failure: Failure | None) -> None:
         """A choice has ended; what is known of it stands in it."""
+
+    def failed(self, error: Exception) -> None:
+        """One of these calls has raised `error`, which nobody but the log is told."""
+
+
+class Tracers(EngineTracer):
+    """Tells all who listen. One that raises harms neither requests nor those beside it, and is logged once for each kind of error."""
+
+    def __init__(self) -> None:
+        self._listening: tuple[EngineTracer, ...] = ()
+        self._logged: set[tuple[type, type]] = set()
+
+    def add(self, tracer: EngineTracer) -> None:
+        """Let one listen from now on."""
+        self._listening += (tracer,)
+
+    def remove(self, tracer: EngineTracer) -> None:
+        """Let one listen no more."""
+        self._listening = tuple(each for each in self._listening if each is not tracer)
+
+    def pass_begun(self) -> None:
+        self._tell(lambda tracer: tracer.pass_begun())
+
+    def result_applied(self, replica: Replica, step_id: int, num_tokens: int) -> None:
+        self._tell(lambda tracer: tracer.result_applied(replica, step_id, num_tokens))
+
+    def scheduled(self) -> None:
+        self._tell(lambda tracer: tracer.scheduled())
+
+    def step_sent(self, replica: Replica, step: Step) -> None:
+        self._tell(lambda tracer: tracer.step_sent(replica, step))
+
+    def published(self) -> None:
+        self._tell(lambda tracer: tracer.published())
+
+    def result_arrived(self, replica: Replica, step_id: int) -> None:
+        self._tell(lambda tracer: tracer.result_arrived(replica, step_id))
+
+    def choice_ended(self, choice: LiveChoice, failure: Failure | None) -> None:
+        self._tell(lambda tracer: tracer.choice_ended(choice, failure))
+
+    def _tell(self, call: Callable[[EngineTracer], None]) -> None:
+        for tracer in self._listening:
+            try:
+                call(tracer)
+            except Exception as error:
+                kind = type(tracer), type(error)
+                if kind not in self._logged:
+                    self._logged.add(kind)
+                    _log.exception("what observes the engine has failed; requests go on", extra={"observer": type(tracer).__name__})
+                tracer.failed(error)

@@ -1,10 +1,14 @@
 """The spans of one recording in one process, kept until it is over."""
 
 import enum
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_log = logging.getLogger(__name__)
 
 _NONE: Mapping[str, int] = {}
 _NO_LABELS: Mapping[str, str] = {}
@@ -58,6 +62,22 @@ class SpanRecorder:
     def has_steps(self) -> bool:
         """Whether steps are recorded."""
         return self.level >= Level.STEPS
+
+    @contextmanager
+    def harmless(self) -> Iterator[None]:
+        """Nothing of what is recorded is to suffer from it: what the block raises is logged, and ends the recording here."""
+        try:
+            yield
+        except Exception as error:
+            if self.end_ns:
+                _log.exception("a recording has failed, and ends here", extra={"recording": self.recording_id})
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Keep no more: what was to tell has failed, and cannot be relied on."""
+        if self.end_ns:
+            self.notes.append(f"it ends early, as it has failed: {type(error).__name__}: {error}")
+        self.end_ns = 0
 
     def add(self, span: Span) -> None:
         """Keep a span, unless it began when the time was over."""

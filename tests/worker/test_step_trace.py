@@ -3,7 +3,8 @@
 import pytest
 
 from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
-from worker.step_trace import StepTrace
+from worker.step import Step
+from worker.step_trace import StepTrace, no_operators
 
 
 class Operators:
@@ -35,3 +36,13 @@ def test_what_the_library_raises_becomes_a_note(fails_at: str) -> None:
     trace.add_operators()
     assert recorder.notes == [f"no operators: OSError: {fails_at} failed"]
     assert not trace.is_switching
+
+
+def test_a_step_that_cannot_be_told_ends_the_recording_and_not_the_thread() -> None:
+    recorder = SpanRecorder("a", RecordingLimits(Level.STEPS, 60.0, 100))
+    trace = StepTrace(recorder, "worker-1", no_operators)
+    for _ in range(2):
+        trace.executed(Step(1), None, ended_ns=2000, device_ns=1000)
+    assert not recorder.spans
+    [note] = recorder.notes
+    assert note.startswith("it ends early, as it has failed: AttributeError: ")

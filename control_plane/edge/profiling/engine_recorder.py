@@ -24,20 +24,21 @@ class RequestRecorder(EngineTracer):
     requests      | request: | queue | prefill | decode ... | |
     """
 
-    def __init__(self, recorder: SpanRecorder, beside: EngineTracer, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """`beside` hears of ends of choices as well."""
+    def __init__(self, recorder: SpanRecorder, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._recorder = recorder
-        self.beside = beside
         self._clock = clock
 
     def choice_ended(self, choice: LiveChoice, failure: Failure | None) -> None:
         self._add_choice(choice, failure.value if failure else "finished")
-        self.beside.choice_ended(choice, failure)
 
     def add_live(self, choices: Iterable[LiveChoice]) -> None:
         """Add the choices that go on when the recording is over, as far as they have come."""
-        for choice in choices:
-            self._add_choice(choice, "goes on")
+        with self._recorder.harmless():
+            for choice in choices:
+                self._add_choice(choice, "goes on")
+
+    def failed(self, error: Exception) -> None:
+        self._recorder.fail(error)
 
     def _add_choice(self, choice: LiveChoice, outcome: str) -> None:
         now, sequence, spec = self._clock() / 1e9, choice.sequence, choice.request.spec
@@ -64,8 +65,8 @@ class EngineRecorder(RequestRecorder):
     link HOST:PORT       | step 17, from its way out to its result's coming in ... |
     """
 
-    def __init__(self, recorder: SpanRecorder, beside: EngineTracer, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__(recorder, beside, clock)
+    def __init__(self, recorder: SpanRecorder, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(recorder, clock)
         self._since_ns = 0  # until when the time of the pass was told
         self._sent: dict[tuple[Replica, int], tuple[int, dict[str, int]]] = {}  # steps in flight: when they were sent, and their counts
         self._flows: list[str] = []  # of the steps whose results the pass has taken in
@@ -125,11 +126,11 @@ def record_engine(engine: Engine) -> LocalRecorder:
     def record(recorder: SpanRecorder | None) -> None:
         while running:
             ended = running.pop()
+            engine.tracers.remove(ended)
             ended.add_live(engine.live_choices)
-            engine.tracer = ended.beside
         if recorder is not None:
             kind = EngineRecorder if recorder.has_steps else RequestRecorder
-            running.append(kind(recorder, engine.tracer))
-            engine.tracer = running[-1]
+            running.append(kind(recorder))
+            engine.tracers.add(running[-1])
 
     return record

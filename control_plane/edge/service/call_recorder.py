@@ -25,17 +25,20 @@ class CallRecorder:
     def delivered(self, outputs: Outputs, begin_ns: int) -> None:
         """Output was handed to calls, since `begin_ns`."""
         if self._recorder.has_steps:
-            counts = {"tokens": len(outputs.token_ids), "finished": len(outputs.finished)}
-            self._recorder.add(Span("deliver", _LOOP, "", begin_ns, self.now_ns() - begin_ns, (), counts))
+            with self._recorder.harmless():
+                counts = {"tokens": len(outputs.token_ids), "finished": len(outputs.finished)}
+                self._recorder.add(Span("deliver", _LOOP, "", begin_ns, self.now_ns() - begin_ns, (), counts))
 
     def call_ended(self, stream: RequestStream) -> None:
         """A call is over."""
-        self._add(stream, "ended")
+        with self._recorder.harmless():
+            self._add(stream, "ended")
 
     def add_live(self, streams: Iterable[RequestStream]) -> None:
         """Add the calls that go on when the recording is over."""
-        for stream in streams:
-            self._add(stream, "goes on")
+        with self._recorder.harmless():
+            for stream in streams:
+                self._add(stream, "goes on")
 
     def _add(self, stream: RequestStream, outcome: str) -> None:
         request, now = stream.request, self.now_ns()

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -31,22 +32,23 @@ class RequestStreams:
         self._streams: dict[str, RequestStream] = {}
         self._receivers: dict[int, tuple[ChoiceOutput, RequestStream]] = {}  # by the number of a choice that has not ended
         self._turns = WriteTurns(loop, window)
-        self._num_open = 0
+        self._open: dict[RequestStream, None] = {}  # whose calls have not got, or not handed on, everything yet
         self._unwritten = UnwrittenTotal()
         self._is_closed = False
         self._recorder: CallRecorder | None = None
+        self._switching = threading.Lock()  # a recording ends on the engine's thread: each call is told to it once
 
     def record(self, recorder: SpanRecorder | None) -> None:
         """Record calls from now on, or no more; those that go on are recorded as far as they have come. May be called on any thread."""
-        running, self._recorder = self._recorder, None
+        with self._switching:
+            running, self._recorder = self._recorder, CallRecorder(recorder) if recorder is not None else None
+            going_on = list(self._open)
         if running is not None:
-            running.add_live(list(self._streams.values()))
-        if recorder is not None:
-            self._recorder = CallRecorder(recorder)
+            running.add_live(going_on)
 
     def __len__(self) -> int:
         """Calls that have not got, or not handed on, everything yet."""
-        return self._num_open
+        return len(self._open)
 
     @property
     def is_closed(self) -> bool:
@@ -111,7 +113,7 @@ class RequestStreams:
         self.require_open()
         stream = self._streams[request.request_id] = self._stream(request, choices, waits_for_client)
         self._receivers |= {choice.number: (choice, stream) for choice in choices if not choice.is_finished}
-        self._num_open += 1
+        self._open[stream] = None
         failure = Failure.CANCELLED
         try:
             self._engine.submit(request)
@@ -120,9 +122,11 @@ class RequestStreams:
             failure = failure_of(error, deadline)
             raise
         finally:
-            self._num_open -= 1
-            if self._recorder:
-                self._recorder.call_ended(stream)
+            with self._switching:
+                recorder = self._recorder
+                del self._open[stream]
+            if recorder:
+                recorder.call_ended(stream)
             stream.backlog.close()
             if not stream.ended.is_set():
                 self._engine.end(request.request_id, failure, "its call has ended")

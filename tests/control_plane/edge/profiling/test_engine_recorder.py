@@ -5,9 +5,8 @@ from itertools import pairwise
 import pytest
 from fakes.control_plane.engine_doubles import Bench
 
-from control_plane.edge.profiling.engine_recorder import record_engine
+from control_plane.edge.profiling.engine_recorder import EngineRecorder, record_engine
 from control_plane.engine.ports import Failure
-from control_plane.engine.tracer import EngineTracer
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
 
 
@@ -88,7 +87,18 @@ def test_the_requests_level_tells_of_no_steps(bench: Bench) -> None:
 def test_when_it_is_over_nobody_listens(bench: Bench) -> None:
     recorder = record(bench)
     bench.engine.recording(None)
-    assert type(bench.engine.tracer) is EngineTracer
     bench.submit("r", max_tokens=4)
     bench.run()
     assert not recorder.spans
+
+
+def test_one_that_fails_ends_early_and_says_so(bench: Bench) -> None:
+    def broken() -> int:
+        raise OSError("no clock")
+
+    recorder = SpanRecorder("a", RecordingLimits(Level.STEPS, 60.0, 1000))
+    bench.engine.tracers.add(EngineRecorder(recorder, broken))
+    bench.submit("r", max_tokens=4)
+    bench.run()
+    assert len(bench.front_end.output_of("r")) == 4
+    assert (recorder.spans, recorder.notes) == ([], ["it ends early, as it has failed: OSError: no clock"])

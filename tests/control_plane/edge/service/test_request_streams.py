@@ -10,11 +10,13 @@ from fakes.control_plane.stream_doubles import FixedWindow, NotedEngine, PieceTe
 
 from control_plane.core.step import TokenLogprob, ids
 from control_plane.edge.config import StreamOptions
+from control_plane.edge.service.call_recorder import CallRecorder
 from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import AlreadyExists, Cancelled, Deadline, InternalError, ReaderTooSlow, Unavailable
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.engine.ports import Failure, Outputs, PromptLogprobs
+from pypto_serving.recording.recorder import Level, RecordingLimits, SpanRecorder
 
 OPTIONS = StreamOptions(max_unwritten_tokens=2)
 
@@ -257,3 +259,65 @@ async def test_an_id_is_free_again_when_those_who_would_take_it_over_leave(
     tasks.append(asyncio.create_task(_call(live, resume_key=b"another")))
     await asyncio.sleep(0)
     assert engine.submitted[-1].resume_key == b"another"
+
+
+def recorded() -> SpanRecorder:
+    return SpanRecorder("a", RecordingLimits(Level.STEPS, 60.0, 100))
+
+
+def outcomes(recorder: SpanRecorder) -> list[tuple[str, str]]:
+    return [(span.labels["request_id"], span.labels["outcome"]) for span in recorder.spans if span.name == "call"]
+
+
+async def test_a_recording_has_each_call_once_whichever_of_its_ends_comes_first(live: RequestStreams) -> None:
+    """A call and the engine's request end one after the other, in either order, and the recording between them."""
+    recorder = recorded()
+    live.record(recorder)
+    async with opened(live, make_output(0), request_id="left early"):
+        pass  # the engine has not heard of it yet
+    async with opened(live, make_output(1), request_id="writes on") as stream:
+        live.deliver(tokens(0, number=11, finished=end_of(number=11)))
+        assert stream.ended.is_set()
+        live.record(None)
+    assert outcomes(recorder) == [("left early", "ended"), ("writes on", "goes on")]
+
+
+class TakenAway(RequestStreams):
+    """A recording that ends, on the engine's thread, between any two looks at who records."""
+
+    _seen: CallRecorder | None = None
+
+    @property
+    def _recorder(self) -> CallRecorder | None:
+        seen, self._seen = self._seen, None
+        return seen
+
+    @_recorder.setter
+    def _recorder(self, recorder: CallRecorder | None) -> None:
+        self._seen = recorder
+
+
+async def test_a_call_ends_in_good_order_while_its_recording_does(engine: NotedEngine) -> None:
+    live, recorder = TakenAway(asyncio.get_running_loop(), engine, FixedWindow(), OPTIONS), recorded()
+    async with opened(live) as stream:
+        live._recorder = CallRecorder(recorder)
+    assert outcomes(recorder) == [("x", "ended")]
+    assert stream.backlog._is_closed and engine.calls == [("end", "x", Failure.CANCELLED)]
+
+
+class Gone:
+    """Whatever is asked of it raises."""
+
+    def __getattr__(self, name: str) -> object:
+        raise LookupError(name)
+
+
+async def test_a_recording_that_fails_ends_and_costs_no_call(live: RequestStreams, engine: NotedEngine, caplog) -> None:
+    recorder = recorded()
+    live.record(recorder)
+    for request_id in ("x", "y"):
+        async with opened(live, make_output(len(engine.calls)), request_id=request_id) as stream:
+            stream.request = Gone() if request_id == "x" else stream.request
+    assert [call[0] for call in engine.calls] == ["end", "end"] and len(live) == 0
+    assert (recorder.spans, recorder.notes) == ([], ["it ends early, as it has failed: LookupError: arrival_time"])
+    assert len([record for record in caplog.records if "a recording has failed" in record.message]) == 1
