@@ -8,6 +8,8 @@ from pypto_serving.wire.checks import check_name, check_range
 
 MAX_SECONDS = 600.0
 MAX_SPANS = 1_000_000
+#: For so long what is over waits to be fetched.
+KEEP_SECONDS = 300.0
 _SPANS_PER_FRAME = 2000
 _MAX_NAME, _MAX_TEXT = 256, 1100
 _MAX_FLOWS, _MAX_FACTS, _MAX_NOTES, _MAX_NOTE = 1024, 16, 64, 1000
@@ -35,7 +37,7 @@ def read_recording(recording: pb.Recording) -> RecordingLimits:
 
 
 def encode_spans(recorder: SpanRecorder) -> Iterator[pb.Spans]:
-    """All that was recorded, in parts; the last one may be empty."""
+    """All that was recorded, in parts; the last one may be empty. It takes long where spans are many, and may be done on any thread."""
     spans = tuple(recorder.spans)  # a thread may add its last one yet
     for first in range(0, max(1, len(spans)), _SPANS_PER_FRAME):
         part = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, spans[first : first + _SPANS_PER_FRAME]))
@@ -65,11 +67,15 @@ def encode_span(span: Span) -> pb.Span:
     )
 
 
-def check_spans(spans: pb.Spans) -> None:
-    """Raise FrameError for a part that is no part."""
+def check_part(spans: pb.Spans) -> None:
+    """Raise FrameError for what cannot be a part, without a look at its spans."""
     check_name("spans.recording_id", spans.recording_id)
     check_range("spans.spans (number)", len(spans.spans), 0, _SPANS_PER_FRAME)
     check_range("spans.notes (number)", len(spans.notes), 0, _MAX_NOTES)
+
+
+def check_spans(spans: pb.Spans) -> None:
+    """Raise FrameError for spans that are none. It takes long where they are many, and may be done on any thread."""
     _check_lengths("spans.notes", spans.notes, _MAX_NOTE)
     for span in spans.spans:
         _check_lengths("spans.spans (name, track, row)", (span.name, span.track, span.row), _MAX_NAME)

@@ -1,14 +1,15 @@
 """A process that records when it is told to, and hands over what it has recorded when it is asked."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 from pypto_serving.profile.v1 import profile_pb2 as pb
-from pypto_serving.recording.frames import encode_spans, nothing_recorded, read_recording
+from pypto_serving.recording.frames import KEEP_SECONDS, encode_spans, nothing_recorded, read_recording
 from pypto_serving.recording.recorder import SpanRecorder
 
-#: A minute until it is asked for, and another until all of it is sent.
-_KEEP_SECONDS = 120.0
+#: Until it is asked for, and two minutes more until all of it is sent.
+_KEEP_SECONDS = KEEP_SECONDS + 120.0
 
 
 class RecordingMember:
@@ -16,7 +17,7 @@ class RecordingMember:
 
     idle --told--> records --its time is over, or told--> ends --`end` is done--> over --asked--> hands over
       ^                                                                            |                  |
-      '------------------------ it has been over for two minutes ------------------+------------------'
+      '----------------------- it has been over for long enough ------------------+------------------'
 
     Asked again, it hands over all of it again: what was sent may be lost with a stream.
     """
@@ -38,7 +39,8 @@ class RecordingMember:
         self._runs = False
         self._is_complete = False
         self._is_asked = False
-        self._parts: Iterator[pb.Spans] = iter(())
+        self._parts: deque[pb.Spans] = deque()
+        self._encoding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def told(self, recording: pb.Recording) -> None:
@@ -55,14 +57,14 @@ class RecordingMember:
 
     def next_part(self) -> pb.Spans | None:
         """The next part to be sent; None while there is none."""
-        return next(self._parts, None)
+        return self._parts.popleft() if self._parts else None
 
     def forget(self) -> None:
         """Record no more, and hand nothing over: nobody is there who asks."""
         self._stop()
         if self._timer:
             self._timer.cancel()
-        self._recorder, self._parts = None, iter(())
+        self._recorder, self._parts = None, deque()
 
     def _hand_over(self, recording_id: str, known: bool) -> None:
         if known:
@@ -70,7 +72,7 @@ class RecordingMember:
             self._stop()
             self._hand_over_if_complete()
         else:
-            self._parts = iter([nothing_recorded(recording_id, "it knows nothing of the recording: it came later, or lost its session")])
+            self._parts = deque([nothing_recorded(recording_id, "it knows nothing of the recording: it came later, or lost its session")])
             self._ready()
 
     def _stop(self) -> None:
@@ -91,5 +93,10 @@ class RecordingMember:
     def _hand_over_if_complete(self) -> None:
         if self._is_asked and self._is_complete and self._recorder:
             self._is_asked = False
-            self._parts = encode_spans(self._recorder)
+            self._encoding = asyncio.get_running_loop().create_task(self._encode(self._recorder))
+
+    async def _encode(self, recorder: SpanRecorder) -> None:
+        parts = await asyncio.to_thread(deque, encode_spans(recorder))
+        if recorder is self._recorder:
+            self._parts = parts
             self._ready()

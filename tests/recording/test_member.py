@@ -1,13 +1,15 @@
 """A process that is told to record."""
 
 import asyncio
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pypto_serving.profile.v1 import profile_pb2 as pb
-from pypto_serving.recording.frames import encode_recording
+from pypto_serving.recording import member
+from pypto_serving.recording.frames import encode_recording, encode_spans
 from pypto_serving.recording.member import RecordingMember
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
 from pypto_serving.wire.checks import FrameError
@@ -42,6 +44,11 @@ class Process:
     def parts(self) -> list[pb.Spans]:
         return list(iter(self.member.next_part, None))
 
+    async def handed_over(self, num_times: int = 1) -> list[pb.Spans]:
+        while self.num_ready < num_times:
+            await asyncio.sleep(0)
+        return self.parts()
+
 
 def span(name: str = "x") -> Span:
     return Span(name, "track", "", 2**62 - 1, 1)
@@ -62,7 +69,7 @@ async def test_spans_come_in_small_parts_when_they_are_asked_for(process: Proces
     await record(process, 4001)
     assert process.parts() == []
     process.told(is_over=True)
-    parts = process.parts()
+    parts = await process.handed_over()
     assert process.num_ready == 1
     assert [len(part.spans) for part in parts] == [2000, 2000, 1]
     assert [part.is_last for part in parts] == [False, False, True]
@@ -98,7 +105,7 @@ async def test_it_ends_by_itself_and_keeps_what_it_has(process: Process) -> None
     while process.recorder is not None:
         await asyncio.sleep(0.001)
     process.told(is_over=True)
-    assert [len(part.spans) for part in process.parts()] == [2]
+    assert [len(part.spans) for part in await process.handed_over()] == [2]
 
 
 async def test_an_end_that_takes_time_is_waited_for(process: Process) -> None:
@@ -108,7 +115,7 @@ async def test_an_end_that_takes_time_is_waited_for(process: Process) -> None:
     process.told(is_over=True)
     assert process.parts() == []
     process.endings[0]()
-    assert [len(part.spans) for part in process.parts()] == [1]
+    assert [len(part.spans) for part in await process.handed_over()] == [1]
 
 
 async def test_what_is_forgotten_is_not_sent(process: Process) -> None:
@@ -145,9 +152,32 @@ async def test_what_makes_no_sense_is_refused(process: Process, fields: dict[str
 async def test_what_was_sent_over_a_broken_stream_is_sent_again(process: Process) -> None:
     process.told()
     await record(process, 3)
-    for _ in range(2):
+    for num_times in (1, 2):
         process.told(is_over=True)
-        assert [len(part.spans) for part in process.parts()] == [3]
+        assert [len(part.spans) for part in await process.handed_over(num_times)] == [3]
+
+
+async def test_what_is_asked_for_is_encoded_on_another_thread(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded_on: list[str] = []
+
+    def noted(recorder: SpanRecorder) -> Iterator[pb.Spans]:
+        encoded_on.append(threading.current_thread().name)
+        yield from encode_spans(recorder)
+
+    monkeypatch.setattr(member, "encode_spans", noted)
+    process.told()
+    await record(process, 1)
+    process.told(is_over=True)
+    assert [len(part.spans) for part in await process.handed_over()] == [1]
+    assert encoded_on and threading.current_thread().name not in encoded_on
+
+
+async def test_what_is_forgotten_while_it_is_encoded_is_not_sent(process: Process) -> None:
+    process.told()
+    process.told(is_over=True)
+    process.member.forget()
+    await asyncio.sleep(0.01)
+    assert (process.num_ready, process.parts()) == (0, [])
 
 
 async def test_what_nobody_asks_for_is_forgotten() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pypto_serving.profile.v1 import profile_pb2 as pb
-from pypto_serving.recording.frames import check_spans, encode_spans
+from pypto_serving.recording.frames import check_part, check_spans, encode_spans
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
 from pypto_serving.wire.checks import FrameError
 
@@ -33,6 +33,7 @@ def test_what_is_too_long_is_cut_and_then_accepted() -> None:
     kept = recorder()
     kept.add(Span("n" * 999, "t" * 999, "r" * 999, 1000, -5, ["f" * 9999] * 2000, {"count": 1}, {"label": "l" * 9999}))
     [part] = encode_spans(kept)
+    check_part(part)
     check_spans(part)
     assert (len(part.spans[0].name), part.spans[0].duration_ns, part.spans[0].counts["count"]) == (256, 0, 1)
 
@@ -53,6 +54,8 @@ def test_what_is_too_long_is_cut_and_then_accepted() -> None:
     ],
 )
 def test_hostile_spans_are_refused(fields: dict[str, object], complaint: str) -> None:
+    spans = pb.Spans(**{"recording_id": "a", **fields})
     with pytest.raises(FrameError) as caught:
-        check_spans(pb.Spans(**{"recording_id": "a", **fields}))
+        check_part(spans)
+        check_spans(spans)
     assert complaint in str(caught.value)

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.clock_offset import Offset, PeerClock
-from pypto_serving.recording.frames import check_spans, encode_recording, encode_spans
+from pypto_serving.recording.frames import KEEP_SECONDS, check_part, check_spans, encode_recording, encode_spans
 from pypto_serving.recording.recorder import RecordingLimits, SpanRecorder
+from pypto_serving.wire.checks import FrameError
 
 _log = logging.getLogger(__name__)
 
@@ -74,10 +75,12 @@ class Profiler:
 
     idle --start--> runs --its time is over--> over --fetch--> idle
                       '------------- fetch ---------------------^
+                                                 '-- nobody fetches it within `keep_seconds` --> idle
     """
 
-    def __init__(self, process_name: str) -> None:
+    def __init__(self, process_name: str, keep_seconds: float = KEEP_SECONDS) -> None:
         self._process_name = process_name
+        self._keep_seconds = keep_seconds
         self._local: list[LocalRecorder] = []
         self._participants: dict[Participant, None] = {}
         self._recording: _Recording | None = None
@@ -117,13 +120,16 @@ class Profiler:
             participant.record(encode_recording(self._recording.id, self._recording.limits, is_over=told.is_asked))
 
     def receive(self, participant: Participant, spans: pb.Spans) -> None:
-        """Take in what a process has recorded; raises FrameError. No process may send more than it may keep."""
-        check_spans(spans)
+        """Take in what a process has recorded; raises FrameError. No process may send more than it may keep.
+
+        Its spans are looked at when all have come, on another thread.
+        """
+        check_part(spans)
         recording = self._recording
         told = recording.processes.get(participant) if recording and recording.id == spans.recording_id else None
         if recording is None or told is None or told.answered.is_set():
             return
-        told.num_spans += len(spans.spans)
+        told.num_spans += max(1, len(spans.spans))  # nor parts without end
         if told.num_spans > recording.limits.max_spans:
             told.notes.append("it sent more spans than it was to keep: the last ones are left out")
             told.answered.set()
@@ -145,11 +151,11 @@ class Profiler:
             raise ProfileRefused(f"recording {self._recording.id} is being fetched: wait until it has come")
         recording_id = secrets.token_hex(4)
         recording = self._recording = _Recording(recording_id, limits, SpanRecorder(recording_id, limits))
+        self._rearm(limits.max_seconds, self._end, recording)
         for begin in self._local:
             begin(recording.recorder)
         for participant in self._participants:
             self._tell(recording, participant)
-        self._timer = asyncio.get_running_loop().call_later(limits.max_seconds, self._end, recording)
         _log.info("recording", extra={"recording": recording_id, "recorded": limits.level.name.lower(), "seconds": limits.max_seconds})
         able = [self._process_name, *(told.process for told in recording.processes.values())]
         return recording_id, able, [each.process_name for each in self._participants if not each.can_record]
@@ -174,12 +180,14 @@ class Profiler:
         missing = await self._wait_for_answers(recording)
         for told in missing:
             told.notes.append(f"it has not sent all of its spans within {_ANSWER_SECONDS:g} s")
+            told.answered.set()
         # It takes seconds where spans are many, and requests go on meanwhile.
         own_parts = await asyncio.to_thread(lambda: list(encode_spans(recording.recorder)))
+        await asyncio.to_thread(_leave_out_broken, [*recording.processes.values(), *recording.gone])
         for participant, told in recording.processes.items():
             told.offset = participant.peer_clock.offset()
         if self._recording is recording:
-            self._recording = None
+            self._forget()
         own = ProcessSpans(self._process_name, own_parts, Offset(0, 0))
         return [own, *recording.processes.values(), *recording.gone]
 
@@ -203,9 +211,38 @@ class Profiler:
 
     def _end(self, recording: _Recording) -> None:
         """Record no more here; others end by themselves at the same time, or are told."""
-        if self._timer and recording is self._recording:
-            self._timer.cancel()
         if recording.runs:
             recording.runs = False
+            self._rearm(self._keep_seconds, self._drop, recording)
             for end in self._local:
                 end(None)
+
+    def _drop(self, recording: _Recording) -> None:
+        """Give up a recording that nobody fetches; one that is being fetched is looked at again later."""
+        if recording.is_fetched:
+            self._rearm(self._keep_seconds, self._drop, recording)
+            return
+        self._forget()
+        _log.warning("recording dropped: nobody has fetched it", extra={"recording": recording.id, "seconds": self._keep_seconds})
+
+    def _forget(self) -> None:
+        self._recording = None
+        if self._timer:
+            self._timer.cancel()
+
+    def _rearm(self, seconds: float, call: Callable[[_Recording], None], recording: _Recording) -> None:
+        """Wait for the next thing that happens to a recording by itself, and for nothing else."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, call, recording)
+
+
+def _leave_out_broken(processes: Sequence[ProcessSpans]) -> None:
+    """Leave out what a process has sent if it breaks the contract."""
+    for told in processes:
+        try:
+            for part in told.parts:
+                check_spans(part)
+        except FrameError as error:
+            told.parts.clear()
+            told.notes.append(f"what it has sent is broken, and left out: {error}")

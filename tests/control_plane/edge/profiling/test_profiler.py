@@ -2,14 +2,17 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import ItemsView
 from dataclasses import dataclass, field
 
 import pytest
 
+from control_plane.edge.profiling import profiler
 from control_plane.edge.profiling.profiler import ProcessSpans, Profiler, ProfileRefused
 from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.clock_offset import PeerClock
+from pypto_serving.recording.frames import check_spans
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
 from pypto_serving.wire.checks import FrameError
 
@@ -34,8 +37,8 @@ class Process:
 
 
 class Rig:
-    def __init__(self) -> None:
-        self.profiler = Profiler("scheduler")
+    def __init__(self, keep_seconds: float = 60.0) -> None:
+        self.profiler = Profiler("scheduler", keep_seconds)
         self.recorder: SpanRecorder | None = None
         self.profiler.add_local(self._record)
 
@@ -215,3 +218,56 @@ async def test_spans_that_nobody_asked_for_are_dropped_and_broken_ones_refused(r
     rig.profiler.receive(worker, pb.Spans(recording_id="x", is_last=True))
     with pytest.raises(FrameError, match=r"spans\.recording_id"):
         rig.profiler.receive(worker, pb.Spans())
+
+
+async def test_spans_are_looked_at_on_another_thread_and_broken_ones_are_left_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at_on: list[str] = []
+
+    def noted(spans: pb.Spans) -> None:
+        looked_at_on.append(threading.current_thread().name)
+        check_spans(spans)
+
+    monkeypatch.setattr(profiler, "check_spans", noted)
+    broken, sound = rig.join("broken"), rig.join("sound")
+    rig.profiler.start(LIMITS)
+    stopping = asyncio.create_task(rig.profiler.stop(""))
+    await asyncio.sleep(0)
+    rig.profiler.receive(broken, broken.spans("one", is_last=False))
+    rig.profiler.receive(broken, broken.spans("x" * 257))
+    rig.profiler.receive(sound, sound.spans("two"))
+    _, first, second = await stopping
+    assert (names(first), names(second)) == ([], ["two"])
+    assert first.notes == ["what it has sent is broken, and left out: spans.spans (name, track, row) (length): 257, must be from 0 to 256"]
+    assert len(looked_at_on) == 3 and threading.current_thread().name not in looked_at_on
+
+
+async def test_nobody_sends_parts_without_end(rig: Rig) -> None:
+    worker = rig.join("worker")
+    rig.profiler.start(LIMITS)
+    for _ in range(1000):
+        rig.profiler.receive(worker, worker.spans(is_last=False))
+    _, told = await rig.profiler.stop("")
+    assert len(told.parts) == LIMITS.max_spans and "more spans" in told.notes[0]
+
+
+async def test_one_that_nobody_fetches_is_dropped_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(keep_seconds=0.001)
+    recording_id, _, _ = rig.profiler.start(RecordingLimits(Level.STEPS, 0.001, 100))
+    kept = weakref.ref(rig.recorder)
+    while kept() is not None:
+        await asyncio.sleep(0.001)
+    [dropped] = [record for record in caplog.records if "recording dropped" in record.message]
+    assert (dropped.recording, dropped.seconds) == (recording_id, 0.001)
+    with pytest.raises(ProfileRefused, match=f"there is no recording {recording_id}"):
+        await rig.profiler.stop(recording_id)
+
+
+async def test_one_that_is_being_fetched_is_not_dropped() -> None:
+    rig = Rig(keep_seconds=0.001)
+    worker = rig.join("worker")
+    rig.profiler.start(LIMITS)
+    stopping = asyncio.create_task(rig.profiler.stop(""))
+    await asyncio.sleep(0.01)
+    rig.profiler.receive(worker, worker.spans("one"))
+    _, told = await stopping
+    assert names(told) == ["one"]
