@@ -13,6 +13,8 @@ WORKERS ?= 127.0.0.1:50061
 ARGS ?=
 # Sets of instructions that the CPU kernels in a wheel are compiled for.
 LEVELS ?= $(if $(filter x86_64,$(shell uname -m)),avx512_bf16 avx512 avx2,generic)
+# Processes that run tests.
+JOBS ?= logical
 # A package index with the PyTorch build of your choice; empty: the default index.
 TORCH_INDEX ?=
 
@@ -21,6 +23,8 @@ export GRPC_VERBOSITY ?= NONE
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+# Tests side by side; those of a file one after the other, as they share what it starts.
+PARALLEL := --numprocesses $(JOBS) --maxprocesses 8 --dist loadfile
 PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 PROTOS := $(shell find protos -name '*.proto')
 INSTALLED := $(VENV)/.installed
@@ -84,16 +88,18 @@ proto-check: $(GENERATED) ## Check that the protos break nobody since the previo
 	else echo "proto-check skipped: this clone has no previous commit to compare with"; fi
 
 test: $(READY) ## Run the tests
-	$(PY) -m pytest -m "$(NOT_ELSEWHERE)"
+	$(PY) -m pytest $(PARALLEL) -m "$(NOT_ELSEWHERE)"
 
 test-fast: $(READY) ## Run the tests that take no more than seconds
-	$(PY) -m pytest -m "not slow and $(NOT_ELSEWHERE)"
+	$(PY) -m pytest $(PARALLEL) -m "not slow and $(NOT_ELSEWHERE)"
 
 test-slow: $(READY) ## Run those that test-fast leaves out
-	$(PY) -m pytest -m "slow and $(NOT_ELSEWHERE)"
+	$(PY) -m pytest $(PARALLEL) -m "slow and $(NOT_ELSEWHERE)"
 
 coverage: $(READY) ## Run the tests of test-fast, and fail when they run fewer lines than the floor in pyproject.toml
-	$(PY) -m coverage run -m pytest -m "not slow and $(NOT_ELSEWHERE)"
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest $(PARALLEL) -m "not slow and $(NOT_ELSEWHERE)"
+	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
 test-all: $(READY) ## Run the tests, with many more random examples and faults where a test leaves their number open
@@ -113,11 +119,11 @@ $(KERNELS_DEV): $(INSTALLED)
 
 test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on the CPU; up to half an hour
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels tests/kernels --timeout 900 $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) -m kernels tests/kernels --timeout 900 $(ARGS)
 
 test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m kernels_fast tests/kernels $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) -m kernels_fast tests/kernels $(ARGS)
 
 test-isa: $(READY) ## Run the numerics tests under every set of instructions that can be forced on this machine; builds each, up to an hour
 	$(PY) -m pytest tests/isa --timeout 1800 $(ARGS)
