@@ -222,6 +222,7 @@ class DeviceThread:
         self._report(ExecutedStep(launched.era, launched.step.step_id, result, "", device_us, launched.idle_us))
         if self._trace is not None:  # behind the report: a profiler may take seconds to end
             self._trace.executed(launched.step, result, ended_ns, device_us * 1000)
+            self._idle_since_ns = time.perf_counter_ns()  # meanwhile the device was neither at work nor did it wait for a step
 
     def _on_device_fail(self, era: int, step_id: int, exception: Exception, begin_ns: int, idle_us: int) -> None:
         _log.error("step failed", extra={"step": step_id}, exc_info=exception)
@@ -259,6 +260,7 @@ class DeviceThread:
         self._trace = trace
         if trace is not None:
             trace.begin()
+        self._idle_since_ns = time.perf_counter_ns()
 
     def _on_device_reset(self, era: int) -> None:
         self._progress.begin()

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -225,18 +226,23 @@ async def test_a_kernel_that_is_being_compiled_is_seen(
 
 
 class Operators:
-    """Of a library that stands still when it is stopped, and fails then."""
+    """Of a library that stands still when it is stopped, and fails then; with `starts_slowly` when it is started."""
 
-    def __init__(self) -> None:
+    def __init__(self, starts_slowly: bool = False) -> None:
         self.stopping, self.may_stop = threading.Event(), threading.Event()
+        self._starts_slowly = starts_slowly
 
     def start(self) -> None:
-        """Nothing to do."""
+        if self._starts_slowly:
+            self._stand_still()
 
     def stop(self) -> None:
+        self._stand_still()
+        raise RuntimeError("it cannot be stopped")
+
+    def _stand_still(self) -> None:
         self.stopping.set()
         assert self.may_stop.wait(30)
-        raise RuntimeError("it cannot be stopped")
 
     def add_to(self, recorder: SpanRecorder, num_steps: int) -> None:
         """It has seen nothing."""
@@ -257,3 +263,35 @@ async def test_a_profiler_that_stands_still_and_fails_holds_up_no_result_and_end
     device.trace(None)
     assert not await device.call(lambda: device.is_compiling)
     assert recorder.notes == ["no operators: RuntimeError: it cannot be stopped"]
+
+
+async def _go_on(operators: Operators, listener: Listener) -> tuple[ExecutedStep, float]:
+    """Let what stands still go on; returns the next step, and the microseconds until it was heard of."""
+    assert await asyncio.to_thread(operators.stopping.wait, 30)
+    await asyncio.sleep(0.05)
+    went_on_ns = time.perf_counter_ns()
+    operators.may_stop.set()
+    executed = await listener.next()
+    return executed, (time.perf_counter_ns() - went_on_ns) / 1000
+
+
+async def test_a_profiler_that_stands_still_at_its_end_counts_in_no_step(
+    device: DeviceThread, listener: Listener, streaming: FakeRunner
+) -> None:
+    operators, recorder = Operators(), SpanRecorder("a", RecordingLimits(Level.OPERATORS, 60.0, 100))
+    device.trace(StepTrace(recorder, "worker-1", lambda level: operators, max_operator_steps=1))
+    device.submit(Step(1))
+    device.submit(Step(2))
+    await _launched(streaming, 2)
+    streaming.ready[1].set(), streaming.ready[2].set()
+    assert (await listener.next()).step_id == 1
+    executed, micros = await _go_on(operators, listener)
+    assert executed.step_id == 2 and executed.device_us <= micros
+
+
+async def test_a_profiler_that_stands_still_at_its_beginning_is_no_idle_time(device: DeviceThread, listener: Listener) -> None:
+    operators, recorder = Operators(starts_slowly=True), SpanRecorder("a", RecordingLimits(Level.OPERATORS, 60.0, 100))
+    device.trace(StepTrace(recorder, "worker-1", lambda level: operators))
+    device.submit(Step(1))
+    executed, micros = await _go_on(operators, listener)
+    assert executed.idle_us <= micros
