@@ -30,7 +30,7 @@ from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot
 from control_plane.engine.stats import EngineMetrics
-from pypto_serving.process.exported_span import open_export
+from pypto_serving.process.exported_span import Export, open_export
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
 from pypto_serving.process.probes import Pulse
 from pypto_serving.worker.v1 import worker_pb2_grpc
@@ -83,6 +83,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._registry: WorkerRegistry | None = None
         self._pulse = Pulse()
+        self._export: Export | None = None
         self._front_end: FrontEnd | None = None
         self.profiler = Profiler(options.process_name)  # of the engine's event loop
         self._masks = MaskThreads(compiler.begin, lambda: self._soon(lambda engine: engine.mask_ready()))
@@ -104,6 +105,11 @@ class EngineThread:
             with contextlib.suppress(TimeoutError):
                 return taken.result(_SNAPSHOT_SECONDS)
         return self.snapshot
+
+    @property
+    def num_dropped_spans(self) -> int:
+        """Spans for a collector that were dropped."""
+        return self._export.num_dropped if self._export else 0
 
     def seconds_since_turn(self) -> float:
         """How long ago the engine's event loop was last seen to turn."""
@@ -203,7 +209,7 @@ class EngineThread:
         options = self._options
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
-        export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}") if options.otlp_endpoint else None
+        export = self._export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}") if options.otlp_endpoint else None
         if export:
             engine.tracers.add(RequestExport(export))
         self.profiler.add_local(record_engine(engine))

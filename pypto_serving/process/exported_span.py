@@ -22,6 +22,10 @@ class ExportedSpan:
 class Export(Protocol):
     """Where spans go."""
 
+    @property
+    def num_dropped(self) -> int:
+        """Spans that no collector has got and none will; may be asked on any thread."""
+
     def export(self, span: ExportedSpan, traceparent: str) -> None:
         """Leave a span to be sent, without waiting; it becomes part of the trace that `traceparent` names, or begins one."""
 

@@ -21,6 +21,10 @@ from clients.results import Delta
 pytestmark = pytest.mark.slow
 
 
+#: There is no collector, of which requests notice nothing; dropped spans have metrics.
+NO_COLLECTOR = ("--otlp-endpoint", "http://127.0.0.1:1")
+
+
 @pytest.fixture(scope="module")
 def model(tiny_checkpoint: TinyCheckpoint) -> Path:
     return tiny_checkpoint("qwen3")
@@ -28,13 +32,13 @@ def model(tiny_checkpoint: TinyCheckpoint) -> Path:
 
 @pytest.fixture(scope="module")
 def one_worker(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as process:
+    with worker(model, *NO_COLLECTOR) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def serving(model: Path, one_worker: ServingProcess) -> Iterator[ServingProcess]:
-    with control_plane(model, [one_worker]) as control:
+    with control_plane(model, [one_worker], *NO_COLLECTOR) as control:
         yield control.wait_until_ready()
 
 

@@ -53,3 +53,29 @@ def test_without_a_collector_nothing_waits() -> None:
         export.export(span(), "")
     assert export._waiting.qsize() <= 4096
     export.close()
+
+
+def test_every_span_that_gets_nowhere_is_counted() -> None:
+    export = SpanExport("http://127.0.0.1:1", "service")
+    export._exporter.shutdown()  # it gives up at once
+    export.export(span(children=[span()]), "")
+    export.export(span(), f"00-{TRACE}-{PARENT}-00")  # not recorded: nobody misses it
+    export.close()
+    assert export.num_dropped == 2
+
+
+def test_what_cannot_wait_is_counted() -> None:
+    export = SpanExport("http://127.0.0.1:1", "service")
+    export.close()  # nobody takes spans out any more
+    for _ in range(4096 + 10):
+        export.export(span(children=[span()]), "")
+    assert export.num_dropped == 20
+
+
+async def test_many_are_sent_and_none_is_dropped() -> None:
+    async with Collector() as collector:
+        export = SpanExport(collector.endpoint, "service")
+        for _ in range(2000):
+            export.export(span(), "")
+        await asyncio.to_thread(export.close)
+    assert (len(collector.spans), export.num_dropped) == (2000, 0)

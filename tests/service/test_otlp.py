@@ -21,6 +21,7 @@ async def test_a_trace_goes_from_client_to_worker(byte_model: Path) -> None:
         await service.unary("other:", max_tokens=2)  # whose step releases the lane of the first
         await until(lambda: collector.named("request") and collector.named("sequence"))
         export.close()
+        assert await service.metric("exported_spans_dropped_total") == 0
         [request] = [span for span in collector.named("request") if span.trace_id.hex() == TRACE]
         [sequence] = collector.named("sequence")
         inside = {span.name for span in collector.spans if span.parent_span_id == request.span_id}

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+from pypto_serving.process.export_metrics import ExportCollector
 from pypto_serving.process.exported_span import open_export
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
@@ -115,6 +116,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         if config.otlp_endpoint:
             export = open_export(config.otlp_endpoint, "pypto-serving worker")
             cleanup.callback(export.close)
+            metrics.registry.register(ExportCollector("pypto_serving_worker_", lambda: export.num_dropped))
             servicer.export_to(export)
         device.serve(loaded.runner, servicer)
         load_seconds = time.monotonic() - started_at

@@ -20,6 +20,7 @@ from control_plane.edge.server.front_end import FrontEndAssembly
 from control_plane.edge.service.admin_service import AdminService
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
+from pypto_serving.process.export_metrics import ExportCollector
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
@@ -81,6 +82,8 @@ class ControlPlane:
         register_process(registry)
         registry.register(BuildCollector(self.front_end.model.name, self.front_end.model.fingerprint, limits(self._config.scheduler)))
         registry.register(CredentialCollector(PREFIX, [*self.front_end.access.watched, *to_workers.watched]))
+        if self._config.scheduler.otlp_endpoint:
+            registry.register(ExportCollector(PREFIX, lambda: engine.num_dropped_spans))
         held_back = self.front_end.context_limit
         collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: held_back.num_waiting)
         registry.register(collector)

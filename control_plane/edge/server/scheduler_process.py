@@ -30,6 +30,7 @@ from control_plane.edge.server.late_compiler import LateCompiler
 from control_plane.edge.server.parent import attend_parent, tell_parent, tell_serving
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
+from pypto_serving.process.export_metrics import ExportCollector
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.stop_requests import StopRequests
@@ -114,6 +115,8 @@ class SchedulerProcess:
         register_process(registry)
         registry.register(BuildCollector(model.name, model.fingerprint, limits(config)))
         registry.register(CredentialCollector(PREFIX, [*to_workers.watched, *to_front_ends.watched]))
+        if config.otlp_endpoint:
+            registry.register(ExportCollector(PREFIX, lambda: self._engine.num_dropped_spans))
         engine, server = self._engine, self._server
         collector = EngineCollector(self._engine_metrics, self._link_metrics, engine.take_snapshot, lambda: server.counts().num_held_back)
         registry.register(collector)
