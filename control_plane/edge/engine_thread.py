@@ -209,9 +209,9 @@ class EngineThread:
         options = self._options
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(Scheduler(options.scheduler), self._engine_metrics, self._masks, options.engine)
-        export = self._export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}") if options.otlp_endpoint else None
-        if export:
-            engine.tracers.add(RequestExport(export))
+        if options.otlp_endpoint:
+            self._export = open_export(options.otlp_endpoint, f"pypto-serving {options.process_name}")
+            engine.tracers.add(RequestExport(self._export))
         self.profiler.add_local(record_engine(engine))
         context = LinkContext(engine, self._link_metrics, time.monotonic, self.profiler)
         registry = self._registry = WorkerRegistry(options.links, context)
@@ -229,5 +229,5 @@ class EngineThread:
             beat.cancel()
             await registry.stop()
             await server.stop(None)
-            if export:
-                await asyncio.to_thread(export.close)
+            if self._export:
+                await asyncio.to_thread(self._export.close)

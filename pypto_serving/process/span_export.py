@@ -88,7 +88,8 @@ class SpanExport:
 
     def _next_batch(self) -> list[tuple[ExportedSpan, str]]:
         """Wait for a span, and a moment for more to be sent with it."""
-        batch, due = [], time.monotonic()
+        batch: list[tuple[ExportedSpan, str]] = []
+        due = time.monotonic()
         with contextlib.suppress(queue.Empty):
             while len(batch) < _MAX_BATCH:
                 waiting = self._waiting.get(timeout=max(0.0, due - time.monotonic()) if batch else None)
