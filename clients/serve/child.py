@@ -109,9 +109,9 @@ def _entry(line: str) -> dict[str, Any] | None:
 
 
 def _log_as(program: str, entry: dict[str, Any]) -> None:
-    """Log what `program` has logged, at the time at which it did."""
+    """Log what `program` has logged, at the time at which it did. Its debug lines were asked for there: `log-level` of an operator."""
     root, level = logging.getLogger(), _LEVELS[entry["level"]]
-    if level < root.level:
+    if logging.DEBUG < level < root.level:
         return
     known = {"time", "level", "logger", "message", "traceback"}
     record = logging.makeLogRecord({"program": program, **{name: value for name, value in entry.items() if name not in known}})

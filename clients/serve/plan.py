@@ -39,6 +39,7 @@ def plan(arguments: argparse.Namespace, model: str) -> Plan:
     log = ["--log-format", "json", "--log-level", "debug" if arguments.log_level == "debug" else "info"]
     port, *worker_ports = _ports(arguments.port, arguments.workers)
     host = _WILDCARDS.get(arguments.host, arguments.host)
+    metrics = f"http://{join_address(host, arguments.metrics_port)}/metrics"
     workers = [f"127.0.0.1:{worker_port}" for worker_port in worker_ports]
     control = ["--model", model, "--host", arguments.host, "--port", str(port), "--announce-port", "0"]
     control += ["--metrics-port", str(arguments.metrics_port), "--admin-port", str(arguments.admin_port)]
@@ -46,11 +47,11 @@ def plan(arguments: argparse.Namespace, model: str) -> Plan:
     front: list[Program] = [("control", "control_plane", [*control, *log, *arguments.control_args], _CONTROL_SERVES)]
     served = f"serving: gRPC on {join_address(host, port)}"
     if arguments.gateway:
-        target = join_address(host, port)
-        gateway = ["--host", arguments.host, "--port", str(arguments.http_port), "--target", target, *log, *arguments.gateway_args]
+        gateway = ["--host", arguments.host, "--port", str(arguments.http_port), "--target", join_address(host, port)]
+        gateway += ["--admin-target", f"127.0.0.1:{arguments.admin_port}", "--metrics-url", metrics, *log, *arguments.gateway_args]
         front.append(("gateway", "clients.gateway", gateway, _GATEWAY_SERVES))
         served += f", OpenAI's API on http://{join_address(host, arguments.http_port)}/v1"
-    served += f", metrics on http://{join_address(host, arguments.metrics_port)}/metrics, operators on 127.0.0.1:{arguments.admin_port}"
+    served += f", metrics on {metrics}, operators on 127.0.0.1:{arguments.admin_port}"
     programs: list[Program] = [
         (f"worker-{index}", "worker", _worker(arguments, model, index, worker_port, log), _WORKER_SERVES)
         for index, worker_port in enumerate(worker_ports)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import sys
 import time
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ class Service:
         self._began = time.monotonic()
         self._is_ready = False
         self._exit_code = 0
+        self._failure = ""  # why everything ends
         self._ending, self._urgent = asyncio.Event(), asyncio.Event()
         self._front = [self._child(program) for program in plan.front]
         self._workers = [self._child(program) for program in plan.workers]
@@ -35,7 +35,7 @@ class Service:
         return [*self._front, *self._workers]
 
     async def run(self) -> int:
-        """Run until a signal, or until something cannot be started; returns the exit code."""
+        """Run until a signal, a drain, or until something cannot be started; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
@@ -48,6 +48,8 @@ class Service:
         self._send(signal.SIGTERM, self._workers)  # not before: what runs on them has to end
         await asyncio.gather(*workers)
         killing.cancel()
+        if self._failure:
+            _log.error(self._failure, extra={"exit_code": self._exit_code})  # last: it is what whoever started it looks for
         return self._exit_code
 
     def _stop(self) -> None:
@@ -76,12 +78,16 @@ class Service:
     async def _live_again(self, child: Child) -> None:
         while not self._ending.is_set():
             code = await child.live()
-            due = child.lives.end()
+            has_served, due = child.lives.is_serving, child.lives.end()
             if self._ending.is_set():
                 return
+            if child in self._front and has_served and code == 0:  # it was asked to: `drain`, or a signal of its own
+                _log.info("a process has ended in good order, and so do all", extra={"program": child.name})
+                self._ending.set()
+                return
             if child.lives.never_starts:
-                why = f": {child.last_line}" if child.last_line else ""
-                self._give_up(f"{child.name} cannot start (exit code {code}){why}", code if code > 0 else 1)
+                why = f": {child.last_line}" if child.last_line else f": it ended with exit code {code}"
+                self._give_up(f"{child.name} cannot start{why}", code if code > 0 else 1)
                 return
             _log.error("a process has ended and is started again", extra={"program": child.name, "exit_code": code})
             await self._sleep_until(due)
@@ -93,9 +99,9 @@ class Service:
             return
 
     def _give_up(self, why: str, exit_code: int) -> None:
-        """End everything."""
-        self._exit_code = exit_code
-        print(f"serve: {why}", file=sys.stderr)
+        """End everything; what went wrong first is told."""
+        if not self._failure:
+            self._failure, self._exit_code = why, exit_code
         self._ending.set()
         self._urgent.set()
 

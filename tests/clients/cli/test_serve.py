@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -72,16 +73,22 @@ def serve(tmp_path):
     """Starts it, with workers that compute nothing."""
     started = []
 
-    def run(*flags, model=None):
-        admin, metrics = map(str, fixed_ports(2))
+    def run(*flags, model=None, gateway=False):
+        admin, metrics, http = map(str, fixed_ports(3))
         model = model or make_checkpoint(tmp_path / "model", "llama")
-        ports = ("--port", "0", "--admin-port", admin, "--metrics-port", metrics)
-        started.append(Running("--model", str(model), "--device", "null", "--no-gateway", *ports, "--control-args=--frontends 0", *flags))
+        ports = ("--port", "0", "--admin-port", admin, "--metrics-port", metrics, "--http-port", http)
+        shape = ("--device", "null", "--control-args=--frontends 0", *(() if gateway else ("--no-gateway",)))
+        started.append(Running("--model", str(model), *shape, *ports, *flags))
+        started[-1].admin, started[-1].http = f"127.0.0.1:{admin}", f"http://127.0.0.1:{http}"
         return started[-1]
 
     yield run
     for running in started:
         running.end()
+
+
+def drain(target):
+    return subprocess.run([sys.executable, "-m", "clients", "drain", "--target", target], check=False).returncode
 
 
 def test_it_serves_and_ends_with_one_interrupt(serve):
@@ -101,6 +108,26 @@ def test_a_worker_that_dies_is_started_again(serve):
         running.until(lambda: len(running.entries(logger="worker.service.servicer", message="session opened")) == 3)
         assert client.generate("a", max_tokens=2, ignore_eos=True).token_ids
     assert [entry["exit_code"] for entry in running.entries(level="error", logger="clients.serve.service")] == [-9]
+
+
+def test_a_drain_ends_it_in_good_order(serve):
+    running = serve()
+    running.target()
+    assert drain(running.admin) == 0
+    assert running.wait() == 0 and running.children() == []
+    assert not running.entries(level="error") and not running.entries(level="warning", logger="clients.serve.service")
+    [end] = running.entries(logger="clients.serve.service", program="control")
+    assert end["message"] == "a process has ended in good order, and so do all"
+
+
+def test_the_page_shows_the_service(serve):
+    running = serve(gateway=True)
+    running.target()
+    running.until(lambda: running.entries(program="gateway", message="serving"))
+    with urllib.request.urlopen(f"{running.http}/state") as answer:
+        state = json.load(answer)
+    assert state["missing_flags"] == [] and state["failures"] == {}
+    assert state["activity"] and [plane["target"] for plane in state["control_planes"]] == [running.admin]
 
 
 def test_its_processes_end_when_it_is_killed(serve):
@@ -123,12 +150,14 @@ def test_a_second_interrupt_ends_it_at_once(serve):
         assert running.wait(25) == 0
 
 
-def test_what_cannot_start_ends_everything_with_one_line(serve, tmp_path):
+def test_what_cannot_start_ends_everything_and_the_last_line_says_why(serve, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     running = serve(model=tmp_path)
     assert running.wait() == 2
-    (line,) = [line for line in running.lines if line.startswith("serve: ")]
-    assert re.match(r"serve: (control|worker-0) cannot start \(exit code 2\): [ a-z]+: /", line) and running.out == []
+    assert all(line.startswith("{") for line in running.lines)
+    last = json.loads(running.lines[-1])
+    assert (last["level"], last["exit_code"]) == ("error", 2) and running.out == []
+    assert re.match(r"(control|worker-0) cannot start: [ a-z]+: /", last["message"])
 
 
 @pytest.mark.parametrize(
