@@ -118,7 +118,7 @@ class Attempts:
         if is_new:
             _log.warning("interrupted at %s (%s), resuming", failed_at, error.message)
         else:
-            _log.info("%s failed (%s), next is %s", failed_at, error.message, self.target)
+            _log.debug("%s failed (%s), next is %s", failed_at, error.message, self.target)
 
     def _turn_to_next(self, now: float) -> float:
         if self._trouble_since is None:

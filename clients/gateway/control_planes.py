@@ -11,7 +11,7 @@ import grpc
 
 from clients.async_client import AsyncClient
 from clients.connection import Credentials
-from clients.errors import ServingError
+from clients.errors import ServerUnreachable, ServingError
 from clients.gateway.errors import ApiError
 from clients.gateway.models import ModelProfile
 from clients.gateway.parsers.answer import FORMATS, format_of
@@ -19,6 +19,8 @@ from clients.gateway.parsers.reasoning import CLOSE, OPEN
 from clients.reconnection import Targets
 from clients.request import Request
 from clients.results import Model
+from pypto_serving.process.connection_problems import connection_problem
+from pypto_serving.process.trouble_log import TroubleLog
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ _CHECK_SECONDS = 2.0
 _PROBE_SECONDS = 1.0
 #: An unknown model is looked for no more often.
 _LOOK_SECONDS = 1.0
+
+_NO_ANSWER = "no answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class ControlPlanes:
         self._probes = {target: self._probe(target) for target in options.targets}
         self._served: dict[str, ServedModel] = {}
         self._serving: set[str] = set()
+        self._troubles = dict.fromkeys(options.targets, "nobody has asked it yet")  # of those that do not serve
+        self._trouble_logs = {target: TroubleLog(_log) for target in options.targets}
         self._looked_at = float("-inf")
         self._checking: asyncio.Task[None] | None = None
 
@@ -123,9 +129,10 @@ class ControlPlanes:
             await client.close()
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a control plane would take a request."""
-        return bool(self._serving)
+    def trouble(self) -> str:
+        """Why no control plane would take a request; empty if one would."""
+        why = "; ".join(f"{target}: {trouble}" for target, trouble in self._troubles.items())
+        return "" if self._serving else f"no control plane serves: {why}"
 
     async def models(self, api_key: str | None) -> list[Model]:
         """All models, by name; raises ServingError when nobody tells any."""
@@ -174,11 +181,16 @@ class ControlPlanes:
             await self._check()
 
     async def _check(self) -> None:
-        results = await asyncio.gather(*(self._is_serving(probe) for probe in self._probes.values()))
-        for target, is_serving in zip(self._probes, results, strict=True):
-            if is_serving is not (target in self._serving):
-                _log.info("control plane %s", "serves" if is_serving else "does not serve", extra={"target": target})
-                self._note_serving(target, is_serving)
+        troubles = await asyncio.gather(*(_trouble(probe) for probe in self._probes.values()))
+        for target, trouble in zip(self._probes, troubles, strict=True):
+            log = self._trouble_logs[target]
+            if trouble:
+                self._troubles[target] = trouble
+                log.note(f"control plane {target}: {trouble}", is_missing=trouble == _NO_ANSWER)
+            elif self._troubles.pop(target, None):
+                log.reached()
+                _log.info("control plane serves", extra={"target": target})
+            self._note_serving(target, not trouble)
 
     def _note_serving(self, target: str, is_serving: bool) -> None:
         (self._serving.add if is_serving else self._serving.discard)(target)
@@ -188,12 +200,15 @@ class ControlPlanes:
             elif not is_serving:
                 served.targets.usable.discard(target)
 
-    @staticmethod
-    async def _is_serving(probe: AsyncClient) -> bool:
-        try:
-            return await probe.is_serving()
-        except ServingError:
-            return False
+
+async def _trouble(probe: AsyncClient) -> str:
+    """Why a control plane would not take a request; empty if it would."""
+    try:
+        return "" if await probe.is_serving() else "it answers, and does not serve: `pypto-serving health` says why"
+    except ServerUnreachable as error:
+        return connection_problem(error.message) or _NO_ANSWER
+    except ServingError as error:
+        return f"{error.code.name}: {error.message}"
 
 
 def _is_about_keys(error: BaseException) -> bool:

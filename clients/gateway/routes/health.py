@@ -1,4 +1,4 @@
-"""Health, also under the names of Kubernetes' own components, and metrics; open without a key."""
+"""Health in JSON, probes in plain text as those of every other process, and metrics; open without a key."""
 
 import prometheus_client
 from fastapi import APIRouter
@@ -23,18 +23,32 @@ class HealthReply(TypedDict):
 
 @ROUTER.get("/livez", include_in_schema=False)
 @ROUTER.get("/startupz", include_in_schema=False)
+async def live() -> Response:
+    """Whether the process answers."""
+    return _probe_answer("")
+
+
+@ROUTER.get("/readyz", include_in_schema=False)
+async def takes_traffic(http: HttpRequest) -> Response:
+    """Whether a control plane would take a request now."""
+    return _probe_answer(gateway_of(http).planes.trouble)
+
+
+def _probe_answer(trouble: str) -> Response:
+    return PlainTextResponse(f"{trouble or 'ok'}\n", 503 if trouble else 200)
+
+
 @ROUTER.get("/health", responses=documented(HealthReply), response_model=None)
 async def health() -> Response:
     """Whether the process answers."""
     return JSONResponse({"status": "ok"})
 
 
-@ROUTER.get("/readyz", include_in_schema=False)
 @ROUTER.get("/ready", responses=documented(HealthReply), response_model=None)
 async def ready(http: HttpRequest) -> Response:
     """Whether a control plane would take a request now."""
-    if not gateway_of(http).planes.is_ready:
-        raise ApiError(503, "no control plane serves", "server_error", code="unavailable")
+    if trouble := gateway_of(http).planes.trouble:
+        raise ApiError(503, trouble, "server_error", code="unavailable")
     return JSONResponse({"status": "ready"})
 
 

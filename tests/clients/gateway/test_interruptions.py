@@ -85,12 +85,36 @@ async def test_a_control_plane_that_drains_gets_no_new_requests():
 
 async def test_without_a_control_plane_it_lives_and_is_not_ready(dead_target):
     async with running_gateway(dead_target, flags=("--connect-seconds", "0")) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
-        for path in ("/health", "/livez", "/startupz"):
-            assert (await http.get(path)).status_code == 200
-        for path in ("/ready", "/readyz"):
-            assert (await http.get(path)).status_code == 503
+        why = f"no control plane serves: {dead_target}: no answer"
+        assert (await http.get("/health")).json() == {"status": "ok"}
+        ready = await http.get("/ready")
+        assert (ready.status_code, ready.json()["error"]["message"]) == (503, why)
+        for path, found in {"/livez": (200, "ok\n"), "/startupz": (200, "ok\n"), "/readyz": (503, f"{why}\n")}.items():
+            probe = await http.get(path)
+            assert (probe.status_code, probe.text, probe.headers["content-type"]) == (*found, "text/plain; charset=utf-8")
         answer = await http.post(COMPLETIONS, json={"prompt": "x"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+
+
+async def test_the_log_tells_once_that_a_control_plane_is_away_and_that_it_is_back(caplog, monkeypatch):
+    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    caplog.set_level("INFO")
+
+    def told():
+        return [record.getMessage() for record in caplog.records if record.name == "clients.gateway.control_planes"]
+
+    async def until(text):
+        while text not in told()[-1:]:
+            await asyncio.sleep(0.02)
+
+    async with FakeServer(FakeInferenceService()) as server, running_gateway(server.target):
+        await until("control plane serves")
+        await server.kill()
+        await until(f"control plane {server.target}: no answer")
+        await asyncio.sleep(1.5)  # some dials
+        await server.start()
+        await until("control plane serves")
+    assert told() == ["control plane serves", f"control plane {server.target}: no answer", "control plane serves"]
 
 
 async def test_a_full_queue_says_when_to_come_back(fake_front):
