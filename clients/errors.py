@@ -10,6 +10,8 @@ from pypto_serving.process.connection_problems import connection_problem
 
 #: Comes with the status of a request that was ended on purpose: aborted, or taken over by a resume.
 _CANCELLED_BY = "cancelled-by"
+#: Comes with the status of a request that failed, which the server may have named itself.
+_REQUEST_ID = "request-id"
 
 #: gRPC's own words, whichever side refuses.
 _TOO_LARGE = re.compile(r"message larger than max \((\d+) vs\.? (\d+)\)")
@@ -68,5 +70,11 @@ def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
     message = f"the server cannot be talked to: {problem} ({details})" if problem else details
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and (sizes := _TOO_LARGE.search(details)):
         message = f"a message of {int(sizes[1]):,} bytes, at most {int(sizes[2]):,} are taken: shorten it, or ask for less at a time"
-    retry_after_ms = str(metadata.get("retry-after-ms", ""))
+    retry_after_ms, request_id = str(metadata.get("retry-after-ms", "")), request_id or str(metadata.get(_REQUEST_ID, ""))
     return ServingError(code, message, request_id, int(retry_after_ms) / 1000 if retry_after_ms.isdecimal() else None)
+
+
+def from_only_try(status: RpcStatus) -> ServingError:
+    """The error of a failed call that is not tried again: where nobody could answer it is ServerUnreachable."""
+    error = from_status(status)
+    return ServerUnreachable(error.code, error.message, error.request_id) if error.code is grpc.StatusCode.UNAVAILABLE else error

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as WireMessage
 
 from clients.conversation import MessageLike, TemplateValue, Tool, chat_prompt
@@ -112,6 +113,12 @@ _STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop")
 _OUTPUT = ("skip_special_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "stream_interval")
 _CHAT = ("add_generation_prompt", "continue_final_message", "literal_text")
 _CONSTRAINT = ("json_schema", "regex", "grammar")
+#: Whole numbers that a field of the wire holds, by its type.
+_RANGES = {
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
+}
 _OTHERS = ("n", "priority", "cache_salt", "request_id", "model")
 
 # Beyond it gRPC takes a deadline for one that has passed.
@@ -217,6 +224,9 @@ def _copy(request: Request, message: WireMessage, fields: Sequence[str]) -> None
     for field in fields:
         value = getattr(request, field)
         if value is not None:
+            low, high = _RANGES.get(message.DESCRIPTOR.fields_by_name[field].type, (value, value))
+            if isinstance(value, int) and not low <= value <= high:
+                raise invalid(f"{field} = {value}, must be from {low} to {high}")
             _guard(field, value, partial(setattr, message, field))
 
 
@@ -225,7 +235,13 @@ def _guard(field: str, value: V, assign: Callable[[V], object]) -> None:
         assign(value)
     except (TypeError, ValueError) as error:
         shown = repr(value)
-        raise invalid(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '...'} is not accepted: {error}") from error
+        raise invalid(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '...'} is not accepted: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why protobuf takes no value, with the limits where it leaves them out: those of token ids, as other numbers have been looked at."""
+    low, high = _RANGES[FieldDescriptor.TYPE_UINT32]
+    return f"{error}, must be from {low} to {high}" if str(error).startswith("Value out of range") else str(error)
 
 
 def tokenize_request(
@@ -258,4 +274,4 @@ def detokenize_request(token_ids: Sequence[int], skip_special_tokens: bool) -> p
     try:
         return pb.DetokenizeRequest(token_ids=token_ids, skip_special_tokens=skip_special_tokens)
     except (TypeError, ValueError) as error:
-        raise invalid(f"token_ids: {error}") from error
+        raise invalid(f"token_ids: {_reason(error)}") from error

@@ -9,6 +9,7 @@ complete.
 
 import json
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from gguf.quants import dequantize
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+
+from pypto_serving.process.interrupts import INTERRUPTED
 
 _MODULES = {
     "attn_norm": "input_layernorm",
@@ -175,8 +178,9 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Convert beside the directory and move the whole; returns the exit code."""
+    """Convert beside the directory and move the whole; returns the exit code: 2 for a file that cannot be converted, 1 for all else."""
     file, target, dtype = Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # not without taking away what it has begun
     try:
         if target.exists():
             raise FileExistsError(0, "exists already; name a directory that does not", str(target))
@@ -191,7 +195,7 @@ def main() -> int:
         return 1
     except (UnsupportedGguf, ValueError) as error:  # ValueError: what gguf says of a file that is none
         print(f"error: {file}: {error}", file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

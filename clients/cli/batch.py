@@ -55,7 +55,8 @@ class Batch(Command):
             pending = [prompt for prompt in prompts if prompt.id not in answers.ids]
             num_before = len(prompts) - len(pending)
             num_failed = asyncio.run(_answer_all(arguments, pending, answers))
-        print(f"{len(pending) - num_failed} answered, {num_failed} failed, {num_before} had an answer before", file=sys.stderr)
+        failed = f"{num_failed} failed" + (f" ({arguments.output} says why)" if num_failed else "")
+        print(f"{len(pending) - num_failed} answered, {failed}, {num_before} had an answer before", file=sys.stderr)
         return ExitCode.FAILED if num_failed else ExitCode.OK
 
 

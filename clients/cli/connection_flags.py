@@ -60,13 +60,15 @@ def targets(arguments: argparse.Namespace) -> list[str]:
         try:
             require_target(address)
         except ValueError as error:
-            raise UsageError(f"{'--target' if arguments.target else 'PYPTO_SERVING_TARGET'}: {error}") from None
+            variable, _ = ADMIN_TARGET if arguments.is_for_operators else TARGET
+            raise UsageError(f"{'--target' if arguments.target else variable}: {error}") from None
     return addresses
 
 
 def credentials(arguments: argparse.Namespace) -> "Credentials":
     """What to show to the server; raises UsageError for a file without a key, and for certificates that make no sense."""
     from clients.connection import Credentials
+    from clients.errors import ServingError
     from pypto_serving.process.credentials.files import TlsFiles
     from pypto_serving.process.credentials.tls import watch_tls
     from pypto_serving.process.start_up import StartUpError
@@ -79,7 +81,12 @@ def credentials(arguments: argparse.Namespace) -> "Credentials":
         watch_tls("tls", TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca))
     except StartUpError as error:
         raise UsageError(f"--tls-ca, --tls-cert, --tls-key: {error}") from None
-    return Credentials(arguments.tls, arguments.tls_ca, arguments.tls_cert, arguments.tls_key, api_key)
+    shown = Credentials(arguments.tls, arguments.tls_ca, arguments.tls_cert, arguments.tls_key, api_key)
+    try:
+        shown.metadata()
+    except ServingError:  # that of a file has been read
+        raise UsageError("PYPTO_SERVING_API_KEY: a key consists of visible ASCII characters") from None
+    return shown
 
 
 def _key_in(path: Path) -> str:

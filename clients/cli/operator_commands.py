@@ -4,26 +4,26 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from clients.cli.admin_calls import SECONDS, admin_calls
 from clients.cli.command import Command, ExitCode, UsageError
 from clients.cli.connection_flags import credentials, targets
+from clients.cli.explanation import exit_code, explanation
 from pypto_serving.process.argument_types import number_between
 
 if TYPE_CHECKING:
+    from clients.errors import ServingError
+    from clients.service_state.observer import Reading
     from clients.service_state.reader import ServiceReader
     from clients.service_state.state import ServiceState
-    from pypto_serving.admin.v1.admin_pb2_grpc import AdminServiceStub
 
-_SECONDS = 10.0
 _RATE_SECONDS = 0.5
 _METRICS_URL = "http://127.0.0.1:9400/metrics"
-
-R = TypeVar("R")
 
 
 class OperatorCommand(Command):
@@ -45,7 +45,8 @@ class Drain(OperatorCommand):
     def run(self, arguments: argparse.Namespace) -> int:
         from pypto_serving.admin.v1 import admin_pb2
 
-        answer = _ask(arguments, lambda stub, *options: stub.Drain(admin_pb2.DrainRequest(), *options))
+        with admin_calls(arguments) as calls:
+            answer = calls.stub.Drain(admin_pb2.DrainRequest(), timeout=SECONDS, metadata=calls.metadata)
         print(f"draining; calls that have not ended: {answer.num_running}")
         return ExitCode.OK
 
@@ -62,28 +63,10 @@ class ResetCache(OperatorCommand):
     def run(self, arguments: argparse.Namespace) -> int:
         from pypto_serving.admin.v1 import admin_pb2
 
-        answer = _ask(arguments, lambda stub, *options: stub.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest(), *options))
+        with admin_calls(arguments) as calls:
+            answer = calls.stub.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest(), timeout=SECONDS, metadata=calls.metadata)
         print(f"pages that are free now: {answer.num_pages}")
         return ExitCode.OK
-
-
-def _ask(arguments: argparse.Namespace, call: "Callable[[AdminServiceStub, float, tuple[tuple[str, str], ...]], R]") -> R:
-    """What the first of the targets answers; raises ServingError."""
-    import grpc
-
-    from clients.connection import open_channel
-    from clients.errors import ServerUnreachable, from_status
-    from pypto_serving.admin.v1.admin_pb2_grpc import AdminServiceStub
-
-    shown = credentials(arguments)
-    with open_channel(targets(arguments)[0], shown.channel_credentials()) as channel:
-        try:
-            return call(AdminServiceStub(channel), _SECONDS, shown.metadata())
-        except grpc.RpcError as error:
-            failure = from_status(error)
-            if failure.code is grpc.StatusCode.UNAVAILABLE and "failed to connect" in failure.message:
-                raise ServerUnreachable(failure.code, failure.message) from failure
-            raise failure from None
 
 
 class State(OperatorCommand):
@@ -100,9 +83,18 @@ class State(OperatorCommand):
     def run(self, arguments: argparse.Namespace) -> int:
         from clients.cli.service_view import lines
 
-        state = asyncio.run(_first_state(arguments))
-        print(json.dumps(asdict(state)) if arguments.json else "\n".join(lines(state)))
-        return ExitCode.OK if state.control_planes else ExitCode.UNREACHABLE
+        state, errors = asyncio.run(_first_state(arguments))
+        shown = state if state.control_planes else replace(state, failures=_without(state.failures, errors))
+        print(json.dumps(asdict(state)) if arguments.json else "\n".join(lines(shown)))
+        if state.control_planes:
+            return ExitCode.OK
+        for target in errors:
+            print(f"error: {state.failures[target]}", file=sys.stderr)
+        return max(map(exit_code, errors.values()))
+
+
+def _without(failures: Mapping[str, str], sources: Container[str]) -> dict[str, str]:
+    return {source: why for source, why in failures.items() if source not in sources}
 
 
 class Top(OperatorCommand):
@@ -158,17 +150,25 @@ async def _reader(arguments: argparse.Namespace) -> "AsyncIterator[ServiceReader
         await reader.close()
 
 
-async def _first_state(arguments: argparse.Namespace) -> "ServiceState":
-    """With rates, which are those of half a second, where metrics can be read."""
+async def _first_state(arguments: argparse.Namespace) -> "tuple[ServiceState, Mapping[str, ServingError]]":
+    """With rates, which are those of half a second, where metrics can be read; and why admin services do not answer, by address."""
     from clients.service_state.observer import ServiceObserver
 
     observer = ServiceObserver()
     async with _reader(arguments) as reader:
-        state = observer.observe(await reader.read())
+        reading = await reader.read()
+        state = observer.observe(_explained(reading))
         if state.activity is not None:
             await asyncio.sleep(_RATE_SECONDS)
-            state = observer.observe(await reader.read())
-    return state
+            reading = await reader.read()
+            state = observer.observe(_explained(reading))
+    return state, reading.errors
+
+
+def _explained(reading: "Reading") -> "Reading":
+    """With what failed in words for whoever looks."""
+    failures = {target: explanation(error, [target], is_for_operators=True) for target, error in reading.errors.items()}
+    return replace(reading, failures={**reading.failures, **failures})
 
 
 async def _watch(arguments: argparse.Namespace) -> None:
@@ -181,5 +181,5 @@ async def _watch(arguments: argparse.Namespace) -> None:
     async with _reader(arguments) as reader:
         with Live(screen=True, auto_refresh=False) as live:
             while True:
-                live.update(tables(observer.observe(await reader.read())), refresh=True)
+                live.update(tables(observer.observe(_explained(await reader.read()))), refresh=True)
                 await asyncio.sleep(arguments.interval)

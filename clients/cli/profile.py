@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.cli.admin_calls import SECONDS, AdminCalls, admin_calls
 from clients.cli.command import Command, ExitCode, UsageError
-from clients.cli.connection_flags import credentials, targets
 from pypto_serving.process.argument_types import between, number_between
 
 if TYPE_CHECKING:
     from clients.chrome_trace import ChromeTrace
 
 _LEVELS = ("requests", "steps", "operators", "kernels")
-_START_SECONDS, _FETCH_SECONDS = 10.0, 300.0
+_FETCH_SECONDS = 300.0
 _MAX_SECONDS, _MAX_SPANS = 600.0, 1_000_000
 
 
@@ -46,16 +46,16 @@ class Profile(Command):
     def run(self, arguments: argparse.Namespace) -> int:
         if arguments.action != "start" and not arguments.output.absolute().parent.is_dir():
             raise UsageError(f"--output: {arguments.output.parent} is no folder")
-        calls = _Calls(arguments)
-        try:
-            recording_id = "" if arguments.action == "stop" else calls.start()
+        if arguments.action != "start" and arguments.output.is_dir():
+            raise UsageError(f"--output: {arguments.output} is a folder; name a file in it")
+        seconds: float = arguments.seconds or (10.0 if arguments.action == "run" else 60.0)
+        with admin_calls(arguments) as calls:
+            recording_id = "" if arguments.action == "stop" else _start(calls, arguments, seconds)
             if arguments.action == "start":
                 return ExitCode.OK
             if arguments.action == "run":
-                time.sleep(calls.seconds)
-            trace = calls.stop(recording_id)
-        finally:
-            calls.close()
+                time.sleep(seconds)
+            trace = _stop(calls, recording_id)
         trace.write(arguments.output)
         for note in trace.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -63,56 +63,27 @@ class Profile(Command):
         return ExitCode.OK
 
 
-class _Calls:
-    """What is asked of the service for operators, at the first address; every method raises ServingError."""
+def _start(calls: AdminCalls, arguments: argparse.Namespace, seconds: float) -> str:
+    """Begin; returns the recording's id."""
+    from pypto_serving.admin.v1 import admin_pb2 as pb
+    from pypto_serving.profile.v1 import profile_pb2
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        from clients.connection import open_channel
-        from pypto_serving.admin.v1.admin_pb2_grpc import AdminServiceStub
+    level = profile_pb2.Level.Value(f"LEVEL_{arguments.level.upper()}")
+    request = pb.StartProfileRequest(level=level, max_seconds=seconds, max_spans=arguments.max_spans)
+    started = calls.stub.StartProfile(request, timeout=SECONDS, metadata=calls.metadata)
+    for name in started.left_out:
+        print(f"note: {name} does not know recordings: it is older", file=sys.stderr)
+    print(f"recording {started.recording_id} of {', '.join(started.processes)}, for {seconds:g} s at most")
+    return started.recording_id
 
-        shown = credentials(arguments)
-        self.seconds: float = arguments.seconds or (10.0 if arguments.action == "run" else 60.0)
-        self._arguments = arguments
-        self._metadata = shown.metadata()
-        self._channel = open_channel(targets(arguments)[0], shown.channel_credentials())
-        self._stub = AdminServiceStub(self._channel)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
+def _stop(calls: AdminCalls, recording_id: str) -> "ChromeTrace":
+    """End; returns what was recorded."""
+    from clients.chrome_trace import ChromeTrace
+    from pypto_serving.admin.v1 import admin_pb2 as pb
 
-    def start(self) -> str:
-        """Begin; returns the recording's id."""
-        import grpc
-
-        from clients.errors import from_status
-        from pypto_serving.admin.v1 import admin_pb2 as pb
-        from pypto_serving.profile.v1 import profile_pb2
-
-        level = profile_pb2.Level.Value(f"LEVEL_{self._arguments.level.upper()}")
-        request = pb.StartProfileRequest(level=level, max_seconds=self.seconds, max_spans=self._arguments.max_spans)
-        try:
-            started = self._stub.StartProfile(request, timeout=_START_SECONDS, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_status(error) from None
-        for name in started.left_out:
-            print(f"note: {name} does not know recordings: it is older", file=sys.stderr)
-        print(f"recording {started.recording_id} of {', '.join(started.processes)}, for {self.seconds:g} s at most")
-        return started.recording_id
-
-    def stop(self, recording_id: str) -> "ChromeTrace":
-        """End; returns what was recorded."""
-        import grpc
-
-        from clients.chrome_trace import ChromeTrace
-        from clients.errors import from_status
-        from pypto_serving.admin.v1 import admin_pb2 as pb
-
-        trace = ChromeTrace()
-        request = pb.StopProfileRequest(recording_id=recording_id)
-        try:
-            for part in self._stub.StopProfile(request, timeout=_FETCH_SECONDS, metadata=self._metadata):
-                trace.add(part)
-        except grpc.RpcError as error:
-            raise from_status(error) from None
-        return trace
+    trace = ChromeTrace()
+    request = pb.StopProfileRequest(recording_id=recording_id)
+    for part in calls.stub.StopProfile(request, timeout=_FETCH_SECONDS, metadata=calls.metadata):
+        trace.add(part)
+    return trace

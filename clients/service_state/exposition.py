@@ -1,5 +1,6 @@
 """Prometheus' text of a process: those of its samples that say what the service does."""
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -61,6 +62,8 @@ def scrape(url: str) -> list[Sample]:
         samples = parse(text.decode())
     except urllib.error.URLError as error:
         raise MetricsUnreadable(str(error.reason)) from error
+    except http.client.HTTPException as error:
+        raise MetricsUnreadable("it answers, and not with HTTP: is that the port of metrics?") from error
     except (OSError, ValueError) as error:
         raise MetricsUnreadable(str(error) or type(error).__name__) from error
     if not samples:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from clients.errors import ServingError
 from clients.service_state.exposition import Sample
 from clients.service_state.state import Activity, ControlPlaneState, Count, Pages, ServiceState, WorkerState
 from clients.service_state.totals import Totals
@@ -23,11 +24,15 @@ _LINK_INCIDENTS = ("link_sessions_resumed", "link_digest_mismatches", "link_rese
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of a service at one time: GetState by admin target, metrics by URL, and why others could not be read."""
+    """What was read of a service at one time: GetState by admin target, metrics by URL, and why others could not be read.
+
+    `errors`: those of admin targets, which `failures` has in words.
+    """
 
     states: Mapping[str, pb.GetStateResponse] = field(default_factory=dict)
     metrics: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, ServingError] = field(default_factory=dict)
     monotonic: float = field(default_factory=time.monotonic)
 
 

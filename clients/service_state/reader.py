@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from clients.connection import Credentials, open_async_channel
-from clients.errors import ServingError, from_status
+from clients.errors import ServingError, from_only_try
 from clients.service_state.exposition import MetricsUnreadable, Sample, scrape
 from clients.service_state.observer import Reading
 from pypto_serving.admin.v1 import admin_pb2 as pb
@@ -38,28 +38,27 @@ class ServiceReader:
         states = (self._state(target) for target in targets)
         scrapes = (loop.run_in_executor(self._threads, _scrape, url) for url in self._urls)
         answers = dict(zip((*targets, *self._urls), await asyncio.gather(*states, *scrapes), strict=True))
+        errors = {source: answer for source, answer in answers.items() if isinstance(answer, ServingError)}
+        unreadable = {source: answer for source, answer in answers.items() if isinstance(answer, str)}
         return Reading(
             states={source: answer for source, answer in answers.items() if isinstance(answer, pb.GetStateResponse)},
             metrics={source: answer for source, answer in answers.items() if isinstance(answer, list)},
-            failures={source: answer for source, answer in answers.items() if isinstance(answer, str)},
+            failures={target: str(error) for target, error in errors.items()} | unreadable,
+            errors=errors,
         )
 
-    async def _state(self, target: str) -> pb.GetStateResponse | str:
+    async def _state(self, target: str) -> pb.GetStateResponse | ServingError:
         stub = admin_pb2_grpc.AdminServiceStub(self._channels[target])
         try:
             return await stub.GetState(pb.GetStateRequest(), timeout=_STATE_SECONDS, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            return _shown(from_status(error))
+            return from_only_try(error)
 
     async def close(self) -> None:
         """Close all connections."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for channel in self._channels.values():
             await channel.close(None)
-
-
-def _shown(error: ServingError) -> str:
-    return f"{error.code.name}: {error.message}"
 
 
 def _scrape(url: str) -> list[Sample] | str:

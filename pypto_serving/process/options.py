@@ -57,6 +57,21 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # untyped
             self.error(stray)
         return parsed
 
+    def error(self, message: str) -> None:
+        """As that of argparse, which knows flags only: name where the value stands instead, if it does not stand there."""
+        for source, settings in self.get_source_to_settings_dict().items():
+            for key, (action, _) in settings.items():
+                blamed = f"argument {'/'.join(action.option_strings)}: " if action else ""
+                if blamed and message.startswith(blamed) and (place := _place(source, key)):
+                    message = f"{place}: {message.removeprefix(blamed)}"
+        super().error(message)
+
+
+def _place(source: str, key: str) -> str:
+    """Where a setting stands, by configargparse's word for that; empty for the command line."""
+    kind, _, file = source.partition("|")
+    return {"environment_variables": f"the environment variable {key}", "config_file": f"--config {file}, {key}"}.get(kind, "")
+
 
 class _TomlParser(configargparse.TomlConfigParser):  # type: ignore[misc]  # untyped
     """Refuses tables that no program reads."""

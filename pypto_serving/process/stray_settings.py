@@ -25,7 +25,8 @@ def without_service_links(environment: Mapping[str, str]) -> dict[str, str]:
 def stray_variable(environment: Iterable[str], section: str, known: Iterable[str]) -> str:
     """What is wrong with the first variable that has our prefix and that nobody reads; empty without one.
 
-    `known` are those of `section`. The flags of other sections belong to other programs, which know them.
+    `known` are those of `section`, which is empty for the command line of clients: it has none. The flags of other sections belong to
+    other programs, which know them.
     """
     others = tuple(_prefix(other) for other in SECTIONS if other != section)
     known = {*known, *OTHER_VARIABLES}
@@ -34,7 +35,8 @@ def stray_variable(environment: Iterable[str], section: str, known: Iterable[str
             nearest = _nearest(name.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in known])
             nearest = nearest or _nearest(name.removeprefix(_PREFIX).partition("_")[0], map(str.upper, SECTIONS))
             ending = "_..." if nearest.lower() in SECTIONS else ""
-            meaning = f"did you mean {_PREFIX}{nearest}{ending}?" if nearest else f"flags stand in {_prefix(section)}..."
+            all_there_are = f"flags stand in {_prefix(section)}..." if section else f"there are {', '.join(sorted(known))}"
+            meaning = f"did you mean {_PREFIX}{nearest}{ending}?" if nearest else all_there_are
             return f"the environment variable {name} is not known: {meaning}"
     return ""
 

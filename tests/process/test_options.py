@@ -34,3 +34,20 @@ def test_flags_win_over_environment_over_file_over_default(config: str, monkeypa
     monkeypatch.setenv("PYPTO_SERVING_WORKER_PORT", "5")
     assert _port(["--config", config]) == 5
     assert _port(["--config", config, "--port", "7"]) == 7
+
+
+def test_a_bad_value_is_blamed_on_where_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            _port([*arguments])
+        assert end.value.code == 2
+        return capsys.readouterr().err.splitlines()[-1].removeprefix("worker: error: ")
+
+    assert said("--port", "a").startswith("argument --port: invalid int value: 'a'")
+    (tmp_path / "own.toml").write_text("[worker]\nport = 'b'\n")
+    assert said("--config", str(tmp_path / "own.toml")) == f"--config {tmp_path / 'own.toml'}, port: invalid int value: 'b'"
+    monkeypatch.setenv("PYPTO_SERVING_WORKER_PORT", "c")
+    assert said() == "the environment variable PYPTO_SERVING_WORKER_PORT: invalid int value: 'c'"
+    assert said("--port", "d").startswith("argument --port: invalid int value: 'd'")

@@ -18,7 +18,7 @@ class Ended:
 
 @pytest.fixture
 def command_line(capsys, monkeypatch):
-    """Runs the command line in a thread, with arguments, what is piped in, and a default target."""
+    """Runs the command line in a thread, with arguments, what is piped in, a default target, and more of an environment."""
 
     def in_thread(arguments, environment):
         try:
@@ -26,10 +26,10 @@ def command_line(capsys, monkeypatch):
         except SystemExit as ended:
             return ended.code
 
-    async def run(*arguments, stdin="", target=""):
+    async def run(*arguments, stdin="", target="", environment=()):
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         capsys.readouterr()
-        status = await asyncio.to_thread(in_thread, arguments, {"PYPTO_SERVING_TARGET": target})
+        status = await asyncio.to_thread(in_thread, arguments, {"PYPTO_SERVING_TARGET": target, **dict(environment)})
         return Ended(status, *capsys.readouterr())
 
     return run

@@ -56,7 +56,7 @@ async def test_fields_of_a_line_reach_the_server(command_line, server, output):
 )
 async def test_a_line_that_cannot_be_asked_is_an_error_of_its_own(command_line, server, output, line, message):
     ended = await command_line("batch", "-", "--output", str(output), stdin=f'{line}\n{{"prompt": "y"}}\n', target=server.target)
-    assert (ended.status, ended.err) == (1, "1 answered, 1 failed, 0 had an answer before\n")
+    assert (ended.status, ended.err) == (1, f"1 answered, 1 failed ({output} says why), 0 had an answer before\n")
     error = answers(output)[1]["error"]
     assert error["code"] == "INVALID_ARGUMENT" and message in error["message"]
 

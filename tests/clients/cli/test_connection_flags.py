@@ -15,7 +15,7 @@ async def secured(tmp_path: Path):
     certificates = CertificateDirectory(tmp_path)
     certificates.issue("client")
     (tmp_path / "key").write_text("sesame\n")
-    interceptors = (KeyInterceptor(watch_keys("keys", tmp_path / "key"), lambda method, code, context: None),)
+    interceptors = (KeyInterceptor(watch_keys("keys", tmp_path / "key"), lambda method, code, context: ()),)
     credentials = server_credentials(watch_tls("tls", certificates.issue("server")))
     async with FakeServer(FakeInferenceService(), credentials, interceptors) as server:
         yield server
@@ -63,6 +63,25 @@ async def test_a_target_without_a_port_is_bad_usage(command_line, target, messag
     ended = await command_line("models", "--target", target)
     assert ended.status == 2 and ended.err.startswith("error: --target: ") and message in ended.err
     assert (await command_line("models", target=target)).err.startswith("error: PYPTO_SERVING_TARGET: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("PYPTO_SERVING_TARGT", "a:1", "the environment variable PYPTO_SERVING_TARGT is not known: did you mean PYPTO_SERVING_TARGET?"),
+        ("PYPTO_SERVING_COLOUR", "x", "the environment variable PYPTO_SERVING_COLOUR is not known: there are PYPTO_SERVING_ADMIN_TARGET, "),
+        ("PYPTO_SERVING_ADMIN_TARGET", "localhost", "PYPTO_SERVING_ADMIN_TARGET: 'localhost' is not host:port"),
+        ("PYPTO_SERVING_API_KEY", "zwei Wörter", "PYPTO_SERVING_API_KEY: a key consists of visible ASCII characters"),
+    ],
+)
+async def test_a_variable_that_makes_no_sense_is_named(command_line, dead_target, name, value, message):
+    ended = await command_line("drain", environment={"PYPTO_SERVING_ADMIN_TARGET": dead_target, name: value})
+    assert ended.status == 2 and ended.err.startswith(f"error: {message}") and "Wörter" not in ended.err
+
+
+async def test_variables_of_other_programs_and_services_are_let_be(command_line, server):
+    others = {"PYPTO_SERVING_WORKER_DTYPE": "float32", "PYPTO_SERVING_API_PORT": "tcp://10.0.0.1:8000", "PYPTO_SERVING_CACHE": "/tmp"}
+    assert (await command_line("models", target=server.target, environment=others)).status == 0
 
 
 async def test_certificates_that_cannot_be_read_are_bad_usage(command_line, tmp_path):

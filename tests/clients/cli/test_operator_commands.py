@@ -34,9 +34,48 @@ async def test_state_is_json_on_request(command_line, service):
     assert state["control_planes"][0]["workers"][0]["phase"] == "in_session" and state["activity"] is None
 
 
-async def test_state_of_nobody_is_unreachable(command_line, dead_target):
+async def test_state_of_nobody_says_so_once_and_shows_what_else_there_is(command_line, service, dead_target):
     ended = await command_line("state", "--target", dead_target)
-    assert ended.status == 3 and f"{dead_target} cannot be read: UNAVAILABLE" in ended.out
+    assert (ended.status, ended.out.strip()) == (3, "")
+    assert ended.err == f"error: no answer from {dead_target}: --admin-port of a control plane gives it an address for operators\n"
+    metrics = f"http://{address(service, 'metrics')}"
+    ended = await command_line("state", "--target", dead_target, "--metrics-url", metrics)
+    assert ended.status == 3 and "tokens/s" in ended.out and dead_target not in ended.out and ended.err.count("\n") == 1
+
+
+async def test_state_says_which_of_several_does_not_answer(command_line, service, dead_target):
+    ended = await command_line("state", "--target", address(service, "admin"), "--target", dead_target)
+    assert (ended.status, ended.err) == (0, "")
+    assert f"{dead_target} cannot be read: no answer from {dead_target}: --admin-port" in ended.out
+
+
+@pytest.mark.parametrize("command", [("state",), ("drain",), ("reset-cache",), ("profile", "start"), ("profile", "run", "--seconds", "1")])
+async def test_every_command_for_operators_says_what_is_wrong_with_its_address(command_line, server, service, dead_target, command):
+    async def said(target, status):
+        ended = await command_line(*command, "--target", target)
+        assert ended.status == status and ended.err.count("\n") == 1 and target in ended.err, ended
+        return ended.err
+
+    assert "no answer from" in await said(dead_target, 3)
+    assert "is no address for operators: --admin-port" in await said(server.target, 1)
+    assert "it speaks HTTP/1, and no gRPC" in await said(address(service, "metrics"), 3)
+
+
+@pytest.fixture
+async def locked(tmp_path):
+    (tmp_path / "key").write_text("sesame\n")
+    flags = ("--admin-key-file", str(tmp_path / "key"))
+    async with scripted_service(write_model_directory(tmp_path / "locked"), *flags) as running:
+        yield running
+
+
+@pytest.mark.parametrize("command", [("state",), ("drain",), ("profile", "start")])
+async def test_without_the_key_that_is_needed_it_says_where_to_give_it(command_line, locked, command):
+    ended = await command_line(*command, "--target", address(locked, "admin"))
+    assert ended.status == 1 and ended.err.count("\n") == 1
+    assert "UNAUTHENTICATED" in ended.err and "--api-key-file or PYPTO_SERVING_API_KEY" in ended.err
+    ended = await command_line("state", "--target", address(locked, "admin"), environment={"PYPTO_SERVING_API_KEY": "sesame"})
+    assert ended.status == 0
 
 
 async def test_the_cache_is_reset_and_a_drain_begins(command_line, service):

@@ -1,6 +1,7 @@
 """Prometheus' text of control planes, and what is none."""
 
 import http.server
+import socket
 import threading
 
 import pytest
@@ -79,3 +80,19 @@ def test_what_is_no_metrics_of_a_control_plane_is_told(serve, body, status, reas
 def test_a_port_where_nobody_listens_is_told(dead_target):
     with pytest.raises(MetricsUnreadable, match="Connection refused"):
         scrape(f"http://{dead_target}/metrics")
+
+
+def test_what_speaks_no_http_is_told_as_such():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"\x00\x00\x12\x04\x00\x00\r\n")  # as gRPC begins
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(MetricsUnreadable, match="not with HTTP: is that the port of metrics"):
+            scrape(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics")
+        thread.join()
