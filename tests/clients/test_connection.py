@@ -36,7 +36,7 @@ async def test_mutual_tls_and_key_reach_a_server_that_asks_for_both(certificates
     (tmp_path / "keys").write_text("sesame\n")
     files = certificates.issue("server")
     ours = certificates.issue("client")
-    async with secured(files, KeyInterceptor(watch_keys("keys", tmp_path / "keys"), lambda method, code, context: None)) as server:
+    async with secured(files, KeyInterceptor(watch_keys("keys", tmp_path / "keys"), lambda method, code, context: ())) as server:
         shown = Credentials(tls_ca=ours.ca, tls_cert=ours.cert, tls_key=ours.key, api_key="sesame")
         assert await text_of(server, shown) == "100 101 "
         wrong = Credentials(tls_ca=ours.ca, tls_cert=ours.cert, tls_key=ours.key, api_key="tahini")
@@ -54,7 +54,7 @@ async def test_the_client_for_threads_shows_the_same(certificates: CertificateDi
         with Client(target, credentials=Credentials(tls_ca=files.ca, api_key="sesame")) as client:
             return len(client.models()) + len(client.generate("hi", max_tokens=2).choices)
 
-    interceptor = KeyInterceptor(watch_keys("keys", tmp_path / "keys"), lambda method, code, context: None)
+    interceptor = KeyInterceptor(watch_keys("keys", tmp_path / "keys"), lambda method, code, context: ())
     async with secured(TlsFiles(files.cert, files.key), interceptor) as server:
         assert await asyncio.to_thread(models, server.target) == 2
 

@@ -79,25 +79,45 @@ async def test_a_stream_that_its_client_leaves_has_a_line(scripted: Service, lin
     assert line["output_tokens"] >= 1 and line["first_token_seconds"] > 0 and "worker" not in line
 
 
+async def told_id(call: "grpc.aio.UnaryUnaryCall[Any, Any]") -> str:
+    """What the client of a request that fails is told to look for in the log."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return str(dict(failure.value.trailing_metadata())["request-id"])
+
+
 @pytest.mark.parametrize(
-    ("fields", "code", "known"),
+    ("fields", "code"),
     [
-        ({"prompt": "x:", "temperature": -1, "request_id": "wrong"}, "invalid_argument", True),
-        ({"prompt": "x:", "model": "another"}, "not_found", True),
-        ({"prompt": "x:", "request_id": "two\nlines"}, "invalid_argument", False),
+        ({"prompt": "x:", "temperature": -1, "request_id": "wrong"}, "invalid_argument"),
+        ({"prompt": "x:", "model": "another"}, "not_found"),
+        ({"prompt": "x:", "request_id": "two\nlines"}, "invalid_argument"),
     ],
 )
-async def test_a_refused_request_has_a_line(scripted: Service, lines: Lines, fields: dict[str, Any], code: str, known: bool) -> None:
-    await status_of(generate(scripted, **fields))
+async def test_a_refused_request_has_a_line(scripted: Service, lines: Lines, fields: dict[str, Any], code: str) -> None:
+    told = await told_id(generate(scripted, **fields))
     line = await lines.one()
-    assert line["code"] == code and line.get("request_id") == (fields.get("request_id") if known else None)
+    assert (line["code"], line["request_id"]) == (code, told) and told.isalnum() and (told == "wrong" or len(told) == 32)
     assert "prompt_tokens" not in line and "worker" not in line and line["total_seconds"] >= 0
 
 
 async def test_a_call_without_a_key_has_a_line_that_names_its_peer(guarded: Service, lines: Lines) -> None:
-    assert await status_of(generate(guarded, prompt="x:")) == "UNAUTHENTICATED"
+    told = await told_id(generate(guarded, prompt="x:"))
     line = await lines.one()
     assert line["code"] == "unauthenticated" and line["peer"].startswith("ipv4:127.0.0.1:") and "key" not in line
+    assert line["request_id"] == told and line["total_seconds"] >= 0
+
+
+async def test_a_request_in_a_drain_has_a_line(scripted_model: Path, lines: Lines) -> None:
+    async with scripted_service(scripted_model) as service:
+        running = generate(service, prompt="endless:", max_tokens=200)
+        await until(lambda: bool(len(service.server.plane.front_end.live)))
+        service.server.stop.request_stop()
+        await until(lambda: service.server.plane.front_end.live.is_closed)
+        told = await told_id(generate(service, prompt="x:"))
+        running.cancel()
+        [line] = [line for line in lines() if line["code"] == "unavailable"]
+        assert line["request_id"] == told and 0 <= line["total_seconds"] < 5
 
 
 async def test_stop_strings_end_with_stop_and_count_up_to_them(scripted: Service, lines: Lines) -> None:

@@ -100,11 +100,14 @@ def _caller(path: Path, line: KeyLine) -> Caller:
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Ends calls that show no valid key with UNAUTHENTICATED, all with the same words, before their message is read.
 
-    It stands before all other interceptors; calls of our own services that it ends are reported to `observe_call`.
+    It stands before all other interceptors; calls of our own services that it ends are reported to `observe_call`, which returns metadata
+    that the refusal comes with.
     """
 
     def __init__(
-        self, keys: ReloadedKeys, observe_call: "Callable[[str, grpc.StatusCode, grpc.aio.ServicerContext[Any, Any]], None]"
+        self,
+        keys: ReloadedKeys,
+        observe_call: "Callable[[str, grpc.StatusCode, grpc.aio.ServicerContext[Any, Any]], tuple[tuple[str, str], ...]]",
     ) -> None:
         self._keys = keys
         self._observe_call = observe_call
@@ -128,9 +131,9 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
 
     def _refusing(self, counted_method: str | None) -> "grpc.RpcMethodHandler[Any, Any]":
         async def refuse(messages: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-            if counted_method is not None:
-                self._observe_call(counted_method, grpc.StatusCode.UNAUTHENTICATED, context)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
+            code = grpc.StatusCode.UNAUTHENTICATED
+            about_call = self._observe_call(counted_method, code, context) if counted_method is not None else ()
+            await context.abort(code, _REFUSAL, about_call)
 
         # Whatever the method takes and gives: a handler of streams begins without waiting for a message.
         refusing: Any = refuse

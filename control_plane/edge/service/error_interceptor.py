@@ -29,8 +29,10 @@ _NO_FAILURES = (grpc.aio.AbortError, GeneratorExit, KeyboardInterrupt, SystemExi
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Callable[[Any, _Context], Any]
 _Parser = Callable[[bytes], Any]
-#: Takes the name of a method, and the status and the context of one call of it; called in the task that serves the call.
-CallObserver = Callable[[str, grpc.StatusCode, _Context], None]
+_Metadata = tuple[tuple[str, str], ...]
+#: Takes the name of a method, and the status and the context of one call of it, and returns metadata that a failure comes with; called in
+#: the task that serves the call.
+CallObserver = Callable[[str, grpc.StatusCode, _Context], _Metadata]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
@@ -56,7 +58,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        observe = self._observe_call if path.startswith(_OURS) else lambda method, code, context: None
+        observe = self._observe_call if path.startswith(_OURS) else lambda method, code, context: ()
         call = _Call(path.rpartition("/")[2], handler.request_deserializer or bytes, observe)
         wrapped = self._wrapped[path] = _wrapped(handler, call)
         return wrapped
@@ -114,8 +116,7 @@ class _Call:
             request_id = getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
             _log.error("call failed", exc_info=error, extra={"method": self._method, "request_id": request_id})
             error = InternalError(f"internal error in {self._method}, request {request_id}; the server's log says more")
-        self._observe(self._method, error.code, context)
-        await _refuse(context, error)
+        await _refuse(context, error, self._observe(self._method, error.code, context))
 
     def _parsed(self, serialized: Any) -> Any:
         if not isinstance(serialized, bytes):  # the end of the call
@@ -140,9 +141,9 @@ def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.R
     return grpc.stream_unary_rpc_method_handler(call.with_one_request(behaviours.unary_unary), response_serializer=serializer)
 
 
-async def _refuse(context: _Context, error: RequestError) -> NoReturn:
+async def _refuse(context: _Context, error: RequestError, about_call: _Metadata) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
-    metadata = error.metadata
+    metadata = error.metadata + about_call
     if error.retry_after_seconds is not None:
         retry_ms = str(math.ceil(error.retry_after_seconds * 1000))
         metadata += (("retry-after-ms", retry_ms), ("grpc-retry-pushback-ms", retry_ms))  # for people, and for gRPC's own retries

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 #: Methods that run a request.
 _GENERATING = ("Generate", "GenerateStream")
 
+#: Tells the client of a request that failed by which id the log has it.
+_REQUEST_ID = "request-id"
 _MAX_ID = 256
 _DIGITS = 6  # microseconds
 
@@ -32,7 +35,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class RequestRecord:
     """What is known of a request that a call has begun."""
 
-    request_id: str  # the client's, or ours once it is admitted
+    request_id: str  # the client's, or one of ours
     is_resume: bool
     began_at: float  # by time.monotonic()
     num_prompt_tokens: int | None = None  # None: it was never admitted
@@ -44,8 +47,9 @@ _RECORD: ContextVar[RequestRecord | None] = ContextVar("request_record", default
 
 def begin_record(spec: inference_pb2.GenerationSpec) -> RequestRecord:
     """Begin the record of the request that the current task serves."""
-    is_loggable = len(spec.request_id) <= _MAX_ID and spec.request_id.isascii() and spec.request_id.isprintable()
-    record = RequestRecord(spec.request_id if is_loggable else "", spec.HasField("resume"), time.monotonic())
+    given = spec.request_id
+    is_loggable = 0 < len(given) <= _MAX_ID and given.isascii() and given.isprintable()
+    record = RequestRecord(given if is_loggable else uuid.uuid4().hex, spec.HasField("resume"), time.monotonic())
     _RECORD.set(record)
     return record
 
@@ -61,24 +65,25 @@ class RequestLog:
         self._count_call = count_call
         self.model = ""  # as requests call it; to be set before there are any
 
-    def observe_call(self, method: str, code: grpc.StatusCode, context: _Context) -> None:
-        """Note a call that ended."""
+    def observe_call(self, method: str, code: grpc.StatusCode, context: _Context) -> tuple[tuple[str, str], ...]:
+        """Note a call that ended; returns the id of its request, as metadata."""
         self._count_call(method, code)
-        if method in _GENERATING:
-            if self._which is LoggedRequests.ALL or (self._which is LoggedRequests.FAILED and code is not grpc.StatusCode.OK):
-                _log.info("request", extra={"method": method, "code": code.name.lower(), **dict(self._fields(context))})
-        elif _log.isEnabledFor(logging.DEBUG):
-            _log.debug("call", extra={"method": method, "code": code.name.lower(), **dict(_caller(context))})
+        if method not in _GENERATING:
+            if _log.isEnabledFor(logging.DEBUG):
+                _log.debug("call", extra={"method": method, "code": code.name.lower(), **dict(_caller(context))})
+            return ()
+        # Without a record the call was refused before it was read, which took no time.
+        record = _RECORD.get() or RequestRecord(uuid.uuid4().hex, is_resume=False, began_at=time.monotonic())
+        if self._which is LoggedRequests.ALL or (self._which is LoggedRequests.FAILED and code is not grpc.StatusCode.OK):
+            _log.info("request", extra={"method": method, "code": code.name.lower(), **dict(self._fields(record, context))})
+        return ((_REQUEST_ID, record.request_id),)
 
-    def _fields(self, context: _Context) -> Iterator[tuple[str, object]]:
+    def _fields(self, record: RequestRecord, context: _Context) -> Iterator[tuple[str, object]]:
         """What is known; the rest is left out."""
-        record = _RECORD.get()
-        if record and record.request_id:
-            yield "request_id", record.request_id
+        yield "request_id", record.request_id
         yield from _caller(context)
         yield "model", self.model
-        if record:
-            yield from _figures(record)
+        yield from _figures(record)
         if traceparent := traceparent_of(context):
             yield "traceparent", traceparent
 
