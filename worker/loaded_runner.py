@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
 # Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
+_WARM_UP_STEPS = 2  # a prefill and a decode
 _SHARE_WITHOUT_COMPILING = 4
 _LAUNCH_SECONDS = 0.2  # no launch takes so long, and hardly a compilation less
 _NULL_PAGE_TOKENS = 16
@@ -127,7 +128,8 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     _warn_of_few_pages(cache.groups, limits.max_model_len)
     graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
     runner = _make_runner(model, cache, limits, graphs, device)
-    _warm_up(runner, progress, config.model, compiles=device.kind != "cpu")
+    num_layers = sum(len(group.layers) for group in model.cache_groups)
+    _warm_up(runner, progress, config.model, num_layers, compiles=device.kind != "cpu")
     fingerprint, files = _identify(config.model)
     weights_hash = WeightsHash(files, min(_MAX_HASH_THREADS, max(1, config.threads // 2)))
     return LoadedRunner(
@@ -163,7 +165,7 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
         runner = NullRunner(limits, groups, timing, progress)
     except (MemoryError, ValueError):
         raise _no_memory_for_lanes(limits) from None
-    _warm_up(runner, progress, config.model, compiles=False)
+    _warm_up(runner, progress, config.model, num_layers=1, compiles=False)
     _log.warning("--device null computes nothing: its tokens are made up, to measure control planes")
     return LoadedRunner(
         runner=runner,
@@ -258,13 +260,16 @@ def _no_memory_for_lanes(limits: RunnerLimits) -> StartUpError:
     return StartUpError(f"no memory for {lanes}: lower --max-lanes or --max-model-len", exit_code=1)
 
 
-def _warm_up(runner: ModelRunner | NullRunner, progress: ProgressCounter, directory: Path, compiles: bool) -> None:
+def _warm_up(runner: ModelRunner | NullRunner, progress: ProgressCounter, directory: Path, num_layers: int, compiles: bool) -> None:
     progress.forget_slowest()  # what is slow about loading says nothing about layers
     share = 1 if compiles else _SHARE_WITHOUT_COMPILING
+    num_units = _WARM_UP_STEPS * num_layers
+    progress.enter("compiling" if compiles else "warming up", 0 if compiles else num_units)  # it captures, too, and runs steps for that
     try:
         runner.warm_up(share)
         if compiles:  # what is slow about compiling neither: measure again
             progress.forget_slowest()
+            progress.enter("warming up", num_units)
             runner.rehearse()
     except (RuntimeError, MemoryError) as error:
         raise StartUpError(f"{directory}: the model does not run: {first_line(error)}", exit_code=1) from error

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _WINDOW_NS = 60_000_000_000
+_BAR_CELLS = 24
 
 
 class StallWatch:
@@ -21,6 +23,16 @@ class StallWatch:
         self.seconds = now - self._since
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the start, from a count on; without units nobody knows how long it is."""
+
+    name: str
+    begins_at: int
+    num_units: int
+    began: float = 0.0  # by time.monotonic()
+
+
 class ProgressCounter:
     """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
 
@@ -30,7 +42,7 @@ class ProgressCounter:
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.count = 0
-        self.num_tensors = 0  # of the model that is loaded; 0: it is not known yet
+        self.phase = Phase("", 0, 0)  # of the start
         self._clock_ns = clock_ns
         self._last_ns = self._window_began_ns = clock_ns()
         self._slowest_ns = self._slowest_before_ns = self._slowest_of_warm_up_ns = 0  # in this window, in the one before, in the warm-up
@@ -49,7 +61,11 @@ class ProgressCounter:
 
     def expect_tensors(self, count: int) -> None:
         """So many tensors are about to be loaded."""
-        self.num_tensors = count
+        self.enter("loading the model", count)
+
+    def enter(self, phase: str, num_units: int) -> None:
+        """Something that takes long begins: so many units of work, if that is known; 0: nobody knows."""
+        self.phase = Phase(phase, self.count, num_units, time.monotonic())
 
     def begin(self) -> None:
         """Start timing the next unit now: the device was idle."""
@@ -74,8 +90,21 @@ class ProgressCounter:
         return now
 
 
-def loading_facts(count: int, num_tensors: int, seconds: float) -> dict[str, object]:
-    """How far loading has come after so many seconds, for the log: nothing before the number of tensors is known, or when all are there."""
-    if not 0 < count < num_tensors:
+def phase_facts(phase: Phase, count: int, now: float) -> dict[str, object]:
+    """How far a phase has come at a time, for the log: nothing before it is known, or when all is done."""
+    done, seconds = count - phase.begins_at, now - phase.began
+    if not 0 < done < phase.num_units:
         return {}
-    return {"tensors": f"{count} of {num_tensors}", "seconds_left": round(seconds * (num_tensors - count) / count)}
+    return {"done": f"{done} of {phase.num_units}", "seconds_left": round(seconds * (phase.num_units - done) / done)}
+
+
+def phase_bar(phase: Phase, count: int, now: float) -> str:
+    """The same as one line for a terminal; empty before the first phase."""
+    done, seconds = count - phase.begins_at, now - phase.began
+    if not phase.name:
+        return ""
+    if not 0 < done <= phase.num_units:
+        return f"{phase.name} {seconds:.0f} s"
+    num_cells = round(_BAR_CELLS * done / phase.num_units)
+    left = seconds * (phase.num_units - done) / done
+    return f"{phase.name} {'━' * num_cells}{'╌' * (_BAR_CELLS - num_cells)} {done} of {phase.num_units}, {left:.0f} s left"

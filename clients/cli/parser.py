@@ -12,6 +12,7 @@ from clients.cli.connection_flags import ADMIN_TARGET, TARGET, add_connection_ar
 from clients.cli.convert import Convert
 from clients.cli.describe import Describe
 from clients.cli.generate import Generate
+from clients.cli.log_level import LogLevel
 from clients.cli.operator_commands import Drain, ResetCache, State, Top
 from clients.cli.profile import Profile
 from clients.cli.serve import Serve
@@ -23,7 +24,7 @@ from pypto_serving.process.version import add_version_option, program_name
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "run a service": (Serve(),),
     "ask": (Generate(), Chat(), Batch(), Tokenize(), Detokenize(), Models()),
-    "look after a service": (Health(), Server(), State(), Top(), Drain(), ResetCache(), Abort()),
+    "look after a service": (Health(), Server(), State(), Top(), Drain(), ResetCache(), LogLevel(), Abort()),
     "measure": (Bench(), Profile(), Verify()),
     "prepare": (Check(), Describe(), Convert(), Completion()),
 }

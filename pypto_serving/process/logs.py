@@ -17,6 +17,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 _MAX_LINES = 10_000
 _FLUSH_SECONDS = 1.0
+_ERASE = "\r\x1b[K"  # of a terminal: the line
 
 
 def open_standard_streams() -> None:
@@ -42,12 +43,31 @@ def configure(log_format: str, level: str, **fields: str) -> None:
     is_terminal = sys.stderr.isatty()
     as_text = log_format == "text" or (log_format == "auto" and is_terminal)
     has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    handler = LineWriter(sys.stderr)
+    handler = LineWriter(sys.stderr, is_terminal=is_terminal and as_text)
     handler.setFormatter(_TextFormatter(has_colours) if as_text else _JsonFormatter())
     handler.addFilter(add_fields)
-    logging.basicConfig(level="INFO" if level == "debug" else level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log from a level on: debug, info, warning or error."""
+    logging.getLogger().setLevel("INFO" if level == "debug" else level.upper())
     for package in OUR_PACKAGES:  # what libraries say for debugging, gRPC a line for each look at its loop, is for their authors
         logging.getLogger(package).setLevel(logging.DEBUG if level == "debug" else logging.NOTSET)
+
+
+def current_level() -> str:
+    """The level from which on is logged."""
+    return logging.getLevelName(logging.getLogger(OUR_PACKAGES[0]).getEffectiveLevel()).lower()
+
+
+def show_below(text: str) -> bool:
+    """Show a line below the log that the next call changes, or takes away if it is empty; returns whether there is a terminal for it."""
+    writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LineWriter) and handler.is_terminal]
+    for writer in writers:
+        writer.show_below(text)
+    return bool(writers)
 
 
 class LineWriter(logging.Handler):
@@ -56,10 +76,13 @@ class LineWriter(logging.Handler):
     At most `max_lines` wait; what comes then is dropped, and counted in a line of its own as soon as there is room again.
     """
 
-    def __init__(self, stream: TextIO, max_lines: int = _MAX_LINES) -> None:
+    def __init__(self, stream: TextIO, max_lines: int = _MAX_LINES, is_terminal: bool = False) -> None:
+        """`is_terminal`: a line can be shown below the others."""
         super().__init__()
+        self.is_terminal = is_terminal
         self._stream = stream
-        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(max_lines)
+        self._below = ""
+        self._lines: queue.Queue[logging.LogRecord | str] = queue.Queue(max_lines)
         self._num_dropped = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
@@ -69,6 +92,11 @@ class LineWriter(logging.Handler):
             self._lines.put_nowait(record)
         except queue.Full:
             self._num_dropped += 1
+
+    def show_below(self, text: str) -> None:
+        """Show a line that changes; never waits."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(text)
 
     def flush(self) -> None:
         """Wait until everything is written, but only for a moment."""
@@ -92,8 +120,15 @@ class LineWriter(logging.Handler):
                     self._write(logging.makeLogRecord({**fields, "name": __name__, "levelname": "WARNING"}))
             self._lines.task_done()
 
-    def _write(self, record: logging.LogRecord) -> None:
-        line = self.format(record) + "\n"
+    def _write(self, entry: logging.LogRecord | str) -> None:
+        erased = _ERASE if self._below else ""
+        if isinstance(entry, str):
+            self._below, line = entry, entry
+        else:
+            line = f"{self.format(entry)}\n{self._below}"
+        self._write_text(erased + line)
+
+    def _write_text(self, line: str) -> None:
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError):  # no file

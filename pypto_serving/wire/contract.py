@@ -4,8 +4,8 @@
 MIN_PROTOCOL_VERSION, PROTOCOL_VERSION = 1, 1
 
 #: What this build knows beyond its version.
-RECORDINGS = "recordings"
-FEATURES = ("wide-generations", RECORDINGS)
+RECORDINGS, LOG_LEVELS = "recordings", "log-levels"
+FEATURES = ("wide-generations", RECORDINGS, LOG_LEVELS)
 MAX_FEATURES = 64
 
 #: The first message of a session carries whole prompts; prompt log probabilities come back in bulk.

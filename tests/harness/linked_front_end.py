@@ -11,6 +11,7 @@ from control_plane.edge.profiling.profiler import LocalRecorder
 from control_plane.edge.scheduler_link.link import SchedulerLink
 from control_plane.edge.scheduler_link.options import FrontEndNumbers, FrontEndSide, SchedulerLinkOptions
 from control_plane.engine.ports import GenerationRequest, Outputs
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.recording.recorder import SpanRecorder
 
 
@@ -30,6 +31,7 @@ class LinkedFrontEnd:
     ) -> None:
         self.calls = FrontEndCalls()
         self.num_drains = 0
+        self.log_levels: list[int] = []
         self.numbers = FrontEndNumbers()
         self.metrics = b"series 1\n"
         self.trouble: list[Exception] = []  # of the calls
@@ -37,7 +39,7 @@ class LinkedFrontEnd:
         defaults = {"front_end_id": "front end", "model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **pauses}
         self.link = SchedulerLink(
             SchedulerLinkOptions(addresses, **{**defaults, **options}),
-            FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics, record),
+            FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics, record, self._note_level),
             active_clock=active_clock,
         )
         self.link.start()
@@ -58,6 +60,9 @@ class LinkedFrontEnd:
             self.calls.deliver(outputs)
         except Exception as error:  # which the event loop would only log
             self.trouble.append(error)
+
+    def _note_level(self, change: log_pb2.LevelChange) -> None:
+        self.log_levels.append(change.level)
 
     def _count_drain(self) -> None:
         self.num_drains += 1

@@ -16,6 +16,7 @@ from harness.waiting import until
 
 from control_plane.edge.frontend_link.service import SERVER_OPTIONS, SchedulerService, SessionOptions
 from control_plane.edge.session_contract import MESSAGE_SIZES
+from pypto_serving.admin.v1 import admin_pb2_grpc
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 
@@ -31,6 +32,7 @@ class ServedScheduler:
         self._options = {"model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **seconds, **options}
         self._num_starts = 0
         self.change: Change | None = None  # of what is sent from the next start on; the engine then trusts what comes back of it
+        self.admin: admin_pb2_grpc.AdminServiceServicer | None = None  # served from the next start on
         self._server: grpc.aio.Server | None = None
         self.engine = SessionEngine()
         self.service: SchedulerService
@@ -50,6 +52,8 @@ class ServedScheduler:
             add_hostile_service(self.service, server, self.change)
         else:
             scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(self.service, server)
+        if self.admin:
+            admin_pb2_grpc.add_AdminServiceServicer_to_server(self.admin, server)
         assert server.add_insecure_port(self.address)
         await server.start()
         if not stands_by:

@@ -14,7 +14,7 @@ from kernels.cpu import extension
 ROOT = Path(__file__).parents[2]
 STUBS = {
     f"pypto_serving/{package}/v1/{package}{suffix}"
-    for package in ("admin", "inference", "profile", "scheduler", "worker")
+    for package in ("admin", "inference", "log", "profile", "scheduler", "worker")
     for suffix in (".proto", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 }
 SOURCES = {f"kernels/cpu/{path.name}" for pattern in ("*.cpp", "*.h") for path in extension.SOURCES.glob(pattern)}

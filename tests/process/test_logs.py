@@ -36,6 +36,28 @@ def test_an_event_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixtu
     assert (entry["level"], entry["logger"], entry["message"], entry["address"]) == ("info", "a.b", "worker joined", "127.0.0.1:1")
 
 
+def test_on_a_terminal_a_line_that_changes_stays_below_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as stream, os.fdopen(shown, "rb", buffering=0) as screen:
+        os.set_blocking(shown, False)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("NO_COLOR", "1")
+        logs.configure("text", "info")
+        assert logs.show_below("one of 2")
+        logging.getLogger("a").info("event")
+        assert logs.show_below("two of 2") and logs.show_below("")
+        logging.getLogger().handlers[0].flush()
+        _, *rest = screen.read().decode().replace("\r\n", "\n").split("\r\x1b[K")
+    assert rest[0].endswith("INFO    a: event\none of 2") and rest[1:] == ["two of 2", ""]
+
+
+def test_elsewhere_there_is_no_such_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("auto", "info")
+    assert not logs.show_below("one of 2")
+    logging.getLogger().handlers[0].flush()
+    assert capsys.readouterr().err == ""
+
+
 def test_fields_of_a_process_stand_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json", "info", part="scheduler")
     logging.getLogger("a.b").info("worker joined")

@@ -1,6 +1,6 @@
 """How long the slowest unit of work counts."""
 
-from worker.progress import ProgressCounter, StallWatch, loading_facts
+from worker.progress import Phase, ProgressCounter, StallWatch, phase_bar, phase_facts
 
 
 class Clock:
@@ -61,6 +61,19 @@ def test_a_stall_lasts_while_there_is_work_and_nothing_moves() -> None:
     assert seconds == [0.0, 50.0, 200.0, 0.0, 1.0, 0.0]
 
 
-def test_loading_tells_what_is_left_while_it_is_known() -> None:
-    assert loading_facts(count=30, num_tensors=120, seconds=10.0) == {"tensors": "30 of 120", "seconds_left": 30}
-    assert loading_facts(0, 120, 10.0) == loading_facts(5, 0, 10.0) == loading_facts(120, 120, 10.0) == {}
+def test_a_phase_tells_what_is_left_while_it_is_known() -> None:
+    loading = Phase("loading the model", 10, 120, 5.0)
+    assert phase_facts(loading, count=40, now=15.0) == {"done": "30 of 120", "seconds_left": 30}
+    assert phase_facts(loading, 10, 15.0) == phase_facts(loading, 130, 15.0) == phase_facts(Phase("compiling", 0, 0), 5, 15.0) == {}
+    assert phase_bar(loading, 40, 15.0) == f"loading the model {'━' * 6}{'╌' * 18} 30 of 120, 30 s left"
+    assert phase_bar(Phase("compiling", 7, 0, 5.0), 90, 17.0) == "compiling 12 s" and phase_bar(Phase("", 0, 0), 3, 1.0) == ""
+
+
+def test_phases_count_from_where_they_begin() -> None:
+    progress = ProgressCounter()
+    progress.expect_tensors(3)
+    for _ in range(3):
+        progress()
+    progress.enter("warming up", 4)
+    progress()
+    assert (progress.phase.name, progress.count - progress.phase.begins_at, progress.phase.num_units) == ("warming up", 1, 4)

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 
+from pypto_serving.process import logs
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
 from pypto_serving.process.export_metrics import ExportCollector
@@ -27,7 +28,7 @@ from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.operator_profile import OperatorProfile
-from worker.progress import ProgressCounter, loading_facts
+from worker.progress import ProgressCounter, phase_bar, phase_facts
 from worker.service.announce import Announcer
 from worker.service.channel_options import SERVER_OPTIONS, Options
 from worker.service.device_thread import DeviceThread
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 _SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _IDLE_POLL_SECONDS = 0.05
 _STOP_SECONDS = 1.0
-_TELL_LOADING_SECONDS = 5.0
+_SHOW_SECONDS, _TELL_SECONDS = 0.2, 5.0
 
 
 class WorkerServer:
@@ -105,7 +106,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         endpoint = serve_metrics(metrics.registry, config.metrics_host, config.metrics_port, probes)
         cleanup.callback(endpoint.close)
         loading = asyncio.create_task(device.call(partial(load_runner, config, progress)))
-        telling = asyncio.create_task(_tell_loading(progress, started_at))
+        telling = asyncio.create_task(_tell_progress(progress))
         is_loaded = await _completed_before(loading, stop)
         telling.cancel()
         if not is_loaded:
@@ -133,12 +134,20 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
         return await _serve(server, servicer, stop, config)
 
 
-async def _tell_loading(progress: ProgressCounter, started_at: float) -> None:
-    """Log how far it has come, now and then, until cancelled."""
-    while True:
-        await asyncio.sleep(_TELL_LOADING_SECONDS)
-        if facts := loading_facts(progress.count, progress.num_tensors, time.monotonic() - started_at):
-            _log.info("loading the model", extra=facts)
+async def _tell_progress(progress: ProgressCounter) -> None:
+    """Show how far the start has come, until cancelled: on a terminal at once, in the log now and then."""
+    told_at = time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(_SHOW_SECONDS)
+            phase, count, now = progress.phase, progress.count, time.monotonic()
+            if logs.show_below(phase_bar(phase, count, now)) or now - told_at < _TELL_SECONDS:
+                continue
+            told_at = now
+            if facts := phase_facts(phase, count, now):
+                _log.info(phase.name, extra=facts)
+    finally:
+        logs.show_below("")
 
 
 async def _completed_before(task: asyncio.Task[LoadedRunner], stop: StopRequests) -> bool:

@@ -11,6 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from pypto_serving.process.exported_span import Export
+from pypto_serving.process.log_level import LogLevel
 from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
@@ -55,6 +56,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._description = description
         self._device = device
         self._recording = WorkerRecording(device, description.incarnation, operators)
+        self._log_level = LogLevel()
         self._sequences = SequenceExport(None)
         self._progress = progress
         self._metrics = metrics
@@ -254,12 +256,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     self._send_progress(self._peer_clock.reading())
             case "recording":
                 self._recording.told(request.recording, stream)
+            case "log_level":
+                self._log_level.change(request.log_level)
             case "farewell":
                 stream.said_farewell = True  # a broken connection, too, can look as if the other side had closed the stream
             case None if is_unknown_kind(request):
                 _log.debug("frame of an unknown kind ignored", extra={"control_plane": stream.control_plane_id})
             case kind:
-                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat, recording or farewell")
+                raise FrameError(f"frame: {kind or 'not set'}; after Hello it is step, reset, heartbeat, recording, log_level or farewell")
 
     def _reset(self, stream: FrameStream) -> None:
         self._session.reset()

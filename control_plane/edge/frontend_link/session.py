@@ -17,11 +17,12 @@ from control_plane.edge.frontend_link.outputs import write_outputs
 from control_plane.edge.profiling.profiler import Profiler
 from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest, Outputs
 from control_plane.engine.snapshot import EngineSnapshot
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_range, is_unknown_kind
-from pypto_serving.wire.contract import RECORDINGS
+from pypto_serving.wire.contract import LOG_LEVELS, RECORDINGS
 
 _log = logging.getLogger(__name__)
 
@@ -127,12 +128,12 @@ class FrontEndSession:
         self._ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._state = pb.FrontEndState()
         self._profiler: Profiler | None = None
-        self.can_record = False
+        self.can_record = self.knows_log_levels = False
         self.peer_clock = PeerClock()
 
     def take_part(self, profiler: Profiler, features: Collection[str]) -> None:
         """Take part in recordings, if the front end knows them."""
-        self._profiler, self.can_record = profiler, RECORDINGS in features
+        self._profiler, self.can_record, self.knows_log_levels = profiler, RECORDINGS in features, LOG_LEVELS in features
         profiler.joined(self)
 
     @property
@@ -143,6 +144,10 @@ class FrontEndSession:
     def record(self, recording: profile_pb2.Recording) -> None:
         """Tell the front end what is to be recorded."""
         self.tell(pb.ConnectResponse(recording=recording))
+
+    def set_log_level(self, change: log_pb2.LevelChange) -> None:
+        """Tell the front end from which level on to log."""
+        self.tell(pb.ConnectResponse(log_level=change))
 
     def __contains__(self, request_id: object) -> bool:
         """Whether a request is live."""

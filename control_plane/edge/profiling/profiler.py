@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.clock_offset import Offset, PeerClock
 from pypto_serving.recording.frames import KEEP_SECONDS, check_part, check_spans, encode_recording, encode_spans
@@ -20,7 +21,7 @@ _ANSWER_SECONDS = 60.0
 
 
 class Participant(Protocol):
-    """A process in session that may take part in a recording; a key of dictionaries, by identity."""
+    """A process in session, which may take part in a recording; a key of dictionaries, by identity."""
 
     @property
     def process_name(self) -> str:
@@ -31,8 +32,15 @@ class Participant(Protocol):
         """Whether it knows recordings."""
 
     @property
+    def knows_log_levels(self) -> bool:
+        """Whether it can be told from which level on to log."""
+
+    @property
     def peer_clock(self) -> PeerClock:
         """Its clock beside ours."""
+
+    def set_log_level(self, change: log_pb2.LevelChange) -> None:
+        """Tell it from which level on to log."""
 
     def record(self, recording: pb.Recording) -> None:
         """Tell it what is to be recorded from now on."""
@@ -79,7 +87,7 @@ class Profiler:
     """
 
     def __init__(self, process_name: str, keep_seconds: float = KEEP_SECONDS) -> None:
-        self._process_name = process_name
+        self.process_name = process_name
         self._keep_seconds = keep_seconds
         self._local: list[LocalRecorder] = []
         self._participants: dict[Participant, None] = {}
@@ -91,6 +99,11 @@ class Profiler:
         self._local.append(recorder)
 
     # Who takes part
+
+    @property
+    def participants(self) -> Sequence[Participant]:
+        """The processes in session."""
+        return tuple(self._participants)
 
     def joined(self, participant: Participant) -> None:
         """A process is in session."""
@@ -157,7 +170,7 @@ class Profiler:
         for participant in self._participants:
             self._tell(recording, participant)
         _log.info("recording", extra={"recording": recording_id, "recorded": limits.level.name.lower(), "seconds": limits.max_seconds})
-        able = [self._process_name, *(told.process for told in recording.processes.values())]
+        able = [self.process_name, *(told.process for told in recording.processes.values())]
         return recording_id, able, [each.process_name for each in self._participants if not each.can_record]
 
     async def stop(self, recording_id: str) -> list[ProcessSpans]:
@@ -188,7 +201,7 @@ class Profiler:
             told.offset = participant.peer_clock.offset()
         if self._recording is recording:
             self._forget()
-        own = ProcessSpans(self._process_name, own_parts, Offset(0, 0))
+        own = ProcessSpans(self.process_name, own_parts, Offset(0, 0))
         return [own, *recording.processes.values(), *recording.gone]
 
     async def _wait_for_answers(self, recording: _Recording) -> Sequence[ProcessSpans]:

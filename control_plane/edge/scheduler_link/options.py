@@ -9,6 +9,7 @@ import grpc
 from control_plane.edge.profiling.profiler import LocalRecorder
 from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS
 from control_plane.engine.ports import Outputs
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.wire.contract import MAX_VOCAB_SIZE
 
 
@@ -55,6 +56,7 @@ class FrontEndSide:
     numbers: Callable[[], FrontEndNumbers]  # which the scheduler is told with every sign of life
     metrics: Callable[[], bytes] | None = None  # Prometheus' text, which it is told now and then
     record: LocalRecorder = lambda recorder: None  # begins to record what calls are given, or ends with None
+    set_log_level: Callable[[log_pb2.LevelChange], None] = lambda change: None  # raises FrameError
 
     def deliver_soon(self, outputs: Outputs) -> None:
         """Deliver in a turn of its own: what calls do with their output is no concern of the session."""

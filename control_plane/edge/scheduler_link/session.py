@@ -164,6 +164,8 @@ class Session:
                     self._peer_clock.heard(frame.state.clock)
                 case "recording":
                     self._recording.told(frame.recording)
+                case "log_level":
+                    self._front_end.set_log_level(frame.log_level)
                 case "drain":
                     self._front_end.drained()
                 case "farewell":
@@ -171,7 +173,8 @@ class Session:
                 case None if is_unknown_kind(frame):
                     _log.debug("frame of an unknown kind ignored")
                 case kind:
-                    raise FrameError(f"frame: {kind or 'not set'}; after Welcome it is passes, state, drain, farewell or recording")
+                    kinds = "passes, state, drain, farewell, recording or log_level"
+                    raise FrameError(f"frame: {kind or 'not set'}; after Welcome it is {kinds}")
 
     def _take_in(self, message: pb.Outputs) -> None:
         outputs = read_outputs(message, self._options.vocab_size, self._requests.prompt_of)

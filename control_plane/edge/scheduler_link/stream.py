@@ -14,7 +14,7 @@ from pypto_serving.process.connection_problems import connection_problem, explai
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError, check_name, check_range
-from pypto_serving.wire.contract import RECORDINGS
+from pypto_serving.wire.contract import LOG_LEVELS, RECORDINGS
 
 #: Every dial takes a fresh channel, so that gRPC's own backoff never delays it; the reconnect times only keep the attempt short.
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -123,7 +123,7 @@ async def open_stream(address: str, options: SchedulerLinkOptions) -> tuple[Sess
         min_protocol_version=MIN_PROTOCOL_VERSION,
         front_end_id=options.front_end_id,
         model_fingerprint=options.model_fingerprint,
-        features=[RECORDINGS],
+        features=[RECORDINGS, LOG_LEVELS],
         model_name=options.model_name,
     )
     async with contextlib.AsyncExitStack() as cleanup:

@@ -28,6 +28,7 @@ from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.metrics import CredentialCollector
 from pypto_serving.process.credentials.tls import channel_credentials
 from pypto_serving.process.descriptors import DescriptorWatch
+from pypto_serving.process.log_level import LogLevel
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
 from pypto_serving.process.probes import Probes
 from pypto_serving.process.stop_requests import StopRequests
@@ -111,7 +112,7 @@ class FrontEndProcess:
             self._front_end.live.record(recorder)
 
         metrics = None if config.metrics else self._rendered.latest
-        side = FrontEndSide(deliver, self._stop.drain.set, self._numbers, metrics, record)
+        side = FrontEndSide(deliver, self._stop.drain.set, self._numbers, metrics, record, LogLevel().change)
         return SchedulerLink(options, side, active_clock=self._front_end.clock)
 
     def _absence(self, link: SchedulerLink) -> Absence:

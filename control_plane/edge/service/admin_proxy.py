@@ -38,6 +38,10 @@ class AdminProxy(admin_pb2_grpc.AdminServiceServicer):
         """Let every process record what it does."""
         return await self._ask(lambda scheduler: scheduler.StartProfile(request, timeout=_SCHEDULER_SECONDS))
 
+    async def SetLogLevel(self, request: admin_pb2.SetLogLevelRequest, context: _Context) -> admin_pb2.SetLogLevelResponse:
+        """Tell every process from which level on to log."""
+        return await self._ask(lambda scheduler: scheduler.SetLogLevel(request, timeout=_SCHEDULER_SECONDS))
+
     async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: _Context) -> None:  # type: ignore[override]  # it writes
         """Send what every process has recorded."""
 

@@ -11,10 +11,12 @@ import grpc.aio
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.profiling.admin_messages import read_limits, write_parts
 from control_plane.edge.profiling.profiler import ProfileRefused
-from control_plane.edge.service.errors import Unavailable
+from control_plane.edge.service.errors import InvalidArgument, Unavailable
 from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.log.v1 import log_pb2
+from pypto_serving.process.log_level import LogLevel, check_level_change
 from pypto_serving.wire.checks import FrameError
 
 _R = TypeVar("_R")
@@ -46,6 +48,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._engine = engine
         self._front_ends = front_ends
         self._start_drain = start_drain
+        self._log_level = LogLevel()
 
     async def GetState(self, request: admin_pb2.GetStateRequest, context: _Context) -> admin_pb2.GetStateResponse:
         """A consistent snapshot; prompts and output are part of it only when they are asked for."""
@@ -86,6 +89,28 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         recording_id, processes, left_out = started
         return admin_pb2.StartProfileResponse(recording_id=recording_id, processes=processes, left_out=left_out)
+
+    async def SetLogLevel(self, request: admin_pb2.SetLogLevelRequest, context: _Context) -> admin_pb2.SetLogLevelResponse:
+        """Tell every process, or those of a name, from which level on to log."""
+        try:
+            told, left_out = await _answer(self._engine.call(lambda engine: self._set_log_level(request.change, request.process)))
+        except FrameError as error:
+            raise InvalidArgument(str(error)) from None
+        return admin_pb2.SetLogLevelResponse(processes=told, left_out=left_out)
+
+    def _set_log_level(self, change: log_pb2.LevelChange, process: str) -> tuple[list[str], list[str]]:
+        """On the engine's event loop; returns who has been told and who cannot be."""
+        own_name = self._engine.profiler.process_name
+        sessions = {session.process_name: session for session in self._engine.profiler.participants}
+        names = [own_name, *sessions]
+        chosen = [name for name in names if not process or f"{name} ".startswith(f"{process} ")]
+        if not chosen:
+            raise InvalidArgument(f"process = {process!r} is none of {', '.join(names)}, and not how one of these names begins")
+        check_level_change(change)
+        told = [name for name in chosen if name == own_name or sessions[name].knows_log_levels]
+        for name in told:
+            (self._log_level.change if name == own_name else sessions[name].set_log_level)(change)
+        return told, [name for name in chosen if name not in told]
 
     async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: _Context) -> None:  # type: ignore[override]  # it writes
         """Send what every process has recorded."""

@@ -9,13 +9,14 @@ from typing import Protocol
 from control_plane.core.step import Step, WorkerDescription
 from control_plane.edge.profiling.profiler import Profiler
 from control_plane.edge.worker_link.frames.mirror import LaneMirror
-from control_plane.edge.worker_link.frames.requests import heartbeat_frame, recording_frame, reset_frame, step_frame
+from control_plane.edge.worker_link.frames.requests import heartbeat_frame, log_level_frame, recording_frame, reset_frame, step_frame
 from control_plane.edge.worker_link.watchdog import FaultBudget, FaultBudgetSpent, Watchdog
 from control_plane.engine.ports import WorkerEvents
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.wire.checks import FrameError, is_unknown_kind
-from pypto_serving.wire.contract import RECORDINGS
+from pypto_serving.wire.contract import LOG_LEVELS, RECORDINGS
 from pypto_serving.worker.v1 import worker_pb2
 
 _log = logging.getLogger(__name__)
@@ -144,6 +145,15 @@ class WorkerSession:
         """Tell the worker what is to be recorded between the steps before and after this."""
         self._send(recording_frame(self._description.epoch, recording))
         self.beat()
+
+    @property
+    def knows_log_levels(self) -> bool:
+        """Whether the worker can be told from which level on to log."""
+        return LOG_LEVELS in self._description.features
+
+    def set_log_level(self, change: log_pb2.LevelChange) -> None:
+        """Tell the worker from which level on to log."""
+        self._send(log_level_frame(self._description.epoch, change))
 
     def beat(self) -> None:
         """Send a sign of life, with our clock for workers that answer with theirs."""

@@ -41,7 +41,7 @@ async def test_wrong_hello_is_refused(rig: Rig, fields: dict[str, str], code: gr
 
 async def test_a_newer_control_plane_settles_on_what_the_worker_speaks(rig: Rig) -> None:
     welcome = await rig.control_plane().open(protocol_version=9, min_protocol_version=1, features=["of-tomorrow"])
-    assert (welcome.protocol_version, list(welcome.features)) == (1, ["wide-generations", "recordings"])
+    assert (welcome.protocol_version, list(welcome.features)) == (1, ["wide-generations", "recordings", "log-levels"])
 
 
 async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) -> None:
@@ -60,7 +60,7 @@ async def test_frames_and_fields_of_a_newer_control_plane_are_ignored(rig: Rig) 
     ("frame", "message"),
     [
         (pb.ExecuteRequest(epoch=1), "frame: not set"),
-        (hello(), "frame: hello; after Hello it is step, reset, heartbeat, recording or farewell"),
+        (hello(), "frame: hello; after Hello it is step, reset, heartbeat, recording, log_level or farewell"),
         (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=3)), "step.step_id: 3, the next step is 2"),
         (pb.ExecuteRequest(epoch=1, step=pb.Step(step_id=2, released_lanes=b"abc")), "step.released_lanes: 3 bytes"),
     ],

@@ -5,6 +5,7 @@ from typing import Any
 
 from control_plane.core.sampling import SamplingParams
 from control_plane.core.step import LaneAdmission, Step
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.profile.v1 import profile_pb2
 from pypto_serving.wire.columns import generation_fields, pack_floats, pack_ids
 from pypto_serving.worker.v1 import worker_pb2
@@ -47,6 +48,11 @@ def heartbeat_frame(epoch: int, clock: profile_pb2.Clock | None = None) -> worke
 def recording_frame(epoch: int, recording: profile_pb2.Recording) -> worker_pb2.ExecuteRequest:
     """Encode what is to be recorded."""
     return worker_pb2.ExecuteRequest(epoch=epoch, recording=recording)
+
+
+def log_level_frame(epoch: int, change: log_pb2.LevelChange) -> worker_pb2.ExecuteRequest:
+    """Encode from which level on to log."""
+    return worker_pb2.ExecuteRequest(epoch=epoch, log_level=change)
 
 
 def farewell_frame(epoch: int) -> worker_pb2.ExecuteRequest:

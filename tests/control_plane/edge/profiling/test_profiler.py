@@ -10,6 +10,7 @@ import pytest
 
 from control_plane.edge.profiling import profiler
 from control_plane.edge.profiling.profiler import ProcessSpans, Profiler, ProfileRefused
+from pypto_serving.log.v1 import log_pb2
 from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.recording.frames import check_spans
@@ -25,11 +26,15 @@ class Process:
 
     process_name: str
     can_record: bool = True
+    knows_log_levels: bool = True
     peer_clock: PeerClock = field(default_factory=PeerClock)
     told: list[pb.Recording] = field(default_factory=list)
 
     def record(self, recording: pb.Recording) -> None:
         self.told.append(recording)
+
+    def set_log_level(self, change: log_pb2.LevelChange) -> None:
+        raise NotImplementedError
 
     def spans(self, *names: str, is_last: bool = True) -> pb.Spans:
         spans = [pb.Span(name=name, track="t", begin_ns=1) for name in names]

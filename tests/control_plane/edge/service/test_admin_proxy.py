@@ -18,6 +18,9 @@ class Scheduler(admin_pb2_grpc.AdminServiceServicer):
     async def Drain(self, request: admin_pb2.DrainRequest, context: object) -> admin_pb2.DrainResponse:
         return admin_pb2.DrainResponse(num_running=5)
 
+    async def SetLogLevel(self, request: admin_pb2.SetLogLevelRequest, context: object) -> admin_pb2.SetLogLevelResponse:
+        return admin_pb2.SetLogLevelResponse(processes=["scheduler", request.process])
+
 
 async def test_calls_are_handed_on_to_the_scheduler() -> None:
     server = grpc.aio.server()
@@ -29,6 +32,7 @@ async def test_calls_are_handed_on_to_the_scheduler() -> None:
         assert (await proxy.GetState(admin_pb2.GetStateRequest(with_token_ids=True), None)).num_calls == 3
         assert (await proxy.ResetPrefixCache(admin_pb2.ResetPrefixCacheRequest(), None)).num_pages == 4
         assert (await proxy.Drain(admin_pb2.DrainRequest(), None)).num_running == 5
+        assert (await proxy.SetLogLevel(admin_pb2.SetLogLevelRequest(process="p"), None)).processes == ["scheduler", "p"]
         await server.stop(None)
         with pytest.raises(Unavailable, match="the scheduler: UNAVAILABLE: "):
             await proxy.GetState(admin_pb2.GetStateRequest(), None)
