@@ -231,6 +231,14 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedWorker:
+    """A worker that a control plane was told of, and that does not work for it."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """A running control plane; `instance_id` changes at every start, `draining`: it lets what runs finish and takes no new requests."""
 
@@ -240,6 +248,7 @@ class Server:
     max_queued_requests: int
     uptime_seconds: float
     draining: bool
+    refused_workers: tuple[RefusedWorker, ...] = ()
 
     @classmethod
     def from_wire(cls, server: pb.GetServerResponse) -> "Server":
@@ -250,4 +259,5 @@ class Server:
             server.max_queued_requests,
             server.uptime_seconds,
             server.draining,
+            tuple(RefusedWorker(worker.address, worker.reason) for worker in server.refused_workers),
         )

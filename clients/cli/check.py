@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from clients.cli.command import Command, ExitCode
 from clients.cli.describe import free_bytes, size
+from clients.cli.explanation import explanation
 from clients.cli.model_summary import ModelUnreadable, summarize
+from pypto_serving.process.address import require_target
 
 _WORKER_SECONDS = 120.0
 _MIN_OPEN_FILES = 4096
@@ -71,7 +73,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield from _text_files(arguments.model.expanduser())
     yield from _certificates(arguments)
     if arguments.target:
-        yield _target(arguments)
+        yield from _target(arguments)
 
 
 def _machine() -> Iterator[Finding]:
@@ -225,15 +227,25 @@ def _certificate(flag: str, path: Path) -> Finding:
     return Finding("warn" if seconds < _EXPIRES_SOON_DAYS * 86400 else "ok", "certificate", text)
 
 
-def _target(arguments: argparse.Namespace) -> Finding:
+def _target(arguments: argparse.Namespace) -> Iterator[Finding]:
     from clients.client import Client
     from clients.connection import Credentials
     from clients.errors import ServingError
 
+    credentials = Credentials(tls_ca=arguments.tls_ca, api_key=arguments.default_api_key)
     try:
-        with Client(arguments.target, connect_seconds=3.0, credentials=Credentials(tls_ca=arguments.tls_ca)) as client:
+        require_target(arguments.target)
+        with Client(arguments.target, connect_seconds=3.0, credentials=credentials) as client:
             if client.is_serving():
-                return Finding("ok", "target", f"{arguments.target} serves")
-            return Finding("wrong", "target", f"{arguments.target} answers, and does not serve: `health` says why")
+                yield Finding("ok", "target", f"{arguments.target} serves")
+            else:
+                yield Finding("wrong", "target", f"{arguments.target} answers, and does not serve: `health` says why")
+            for worker in client.server().refused_workers:
+                yield Finding("wrong", "worker", f"{worker.address} is refused by {arguments.target}: {worker.reason}")
+    except ValueError as error:
+        yield Finding("wrong", "target", str(error))
     except ServingError as error:
-        return Finding("wrong", "target", f"{arguments.target}: {error.message}")
+        if error.code.name == "UNAUTHENTICATED":  # of health nobody is asked for a key
+            yield Finding("warn", "key", f"{arguments.target} asks for one: PYPTO_SERVING_API_KEY gives it, to hear more")
+            return
+        yield Finding("wrong", "target", explanation(error, [arguments.target], is_for_operators=False))

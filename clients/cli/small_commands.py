@@ -58,8 +58,9 @@ class Detokenize(Command):
         words = read_text(" ".join(arguments.ids) or None, "ids").replace(",", " ").split()
         try:
             token_ids = [int(word) for word in words]
-        except ValueError as error:
-            raise UsageError(f"ids: {error}") from error
+        except ValueError:
+            wrong = next(word for word in words if not word.lstrip("-").isdecimal())
+            raise UsageError(f"ids: {wrong!r} is no whole number") from None
         with open_client(arguments) as client:
             print(client.detokenize(token_ids, skip_special_tokens=arguments.skip_special_tokens))
         return ExitCode.OK
@@ -101,13 +102,15 @@ def _show(description: "DataclassInstance", as_json: bool) -> None:
         print(to_json(description))
         return
     for name, value in asdict(description).items():
-        print(f"{name:20} {_shown(value)}")
+        print(f"{name:20} {_shown(value)}".rstrip())
 
 
 def _shown(value: object) -> str:
     match value:
         case tuple():
-            return " ".join(map(str, value))
+            return " ".join(map(_shown, value))
+        case {"address": address, "reason": reason}:
+            return f"{address} ({reason})"
         case float():
             return f"{value:.1f}"
     return str(value)
@@ -147,6 +150,8 @@ def _why_not_serving(client: "Client") -> str:
         return f"the server does not say why: {error}"
     if server.draining:
         return "the server is about to stop: it lets what runs finish and takes no new requests"
+    if server.refused_workers:
+        return "; ".join(f"worker {worker.address} is refused: {worker.reason}" for worker in server.refused_workers)
     if not server.num_workers:
         return "no worker is in session with the server: start one (`make serve-worker`); if one runs, the server's log says what is wrong"
     return f"none of the server's workers ({server.num_workers}) answers"

@@ -21,14 +21,14 @@ from control_plane.edge.profiling.engine_recorder import record_engine
 from control_plane.edge.profiling.profiler import ProcessSpans, Profiler
 from control_plane.edge.profiling.request_export import RequestExport
 from control_plane.edge.text.constraint.mask_threads import MaskThreads
-from control_plane.edge.worker_link.link import LinkState
+from control_plane.edge.worker_link.link import LinkPhase, LinkState
 from control_plane.edge.worker_link.options import LinkOptions
 from control_plane.edge.worker_link.registry import AnnounceServicer, WorkerRegistry
 from control_plane.edge.worker_link.session import LinkContext, LinkMetrics
 from control_plane.engine.engine import Engine
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, FrontEnd, GenerationRequest
-from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
 from control_plane.engine.stats import EngineMetrics
 from pypto_serving.process.exported_span import Export, open_export
 from pypto_serving.process.listening import EXCLUSIVE_PORT, bind
@@ -158,6 +158,10 @@ class EngineThread:
     async def link_states(self) -> list[LinkState]:
         """Snapshot of the link to every worker."""
         return await self.call(lambda engine: self._registry.states() if self._registry else [])
+
+    async def refused_workers(self) -> list[RefusedWorker]:
+        """Those that will not work for us."""
+        return [RefusedWorker(link.address, link.trouble) for link in await self.link_states() if link.phase is LinkPhase.REFUSED]
 
     async def call(self, function: Callable[[Engine], _R]) -> _R:
         """What `function` returns on the engine's event loop."""

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control_plane.edge.model_files import Json, fingerprint_of, name_of, positive, read_config_json, read_json, read_text
+from control_plane.edge.model_files import (
+    UNKNOWN_MAX_POSITIONS,
+    Json,
+    fingerprint_of,
+    max_positions,
+    name_of,
+    positive,
+    read_config_json,
+    read_json,
+    read_text,
+)
 from control_plane.edge.service.admission.parameters import BUILT_IN_SAMPLING, SAMPLING_DEFAULTS, check_sampling
 from control_plane.edge.service.errors import InvalidArgument
 from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
@@ -14,9 +24,6 @@ from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.edge.tokenizer_files import read_tokenizer_files
 from pypto_serving.inference.v1 import inference_pb2
 from pypto_serving.process.start_up import StartUpError
-
-#: Of models whose config does not say plainly how far they reach.
-UNKNOWN_MAX_POSITIONS = 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -66,15 +73,8 @@ def read_model(directory: Path, name: str | None, operator_sampling: Mapping[str
         default_sampling=_default_sampling(directory / "generation_config.json", generation, operator_sampling, vocab_size),
         tokenizer=tokenizer,
         chat_template=_chat_template(directory, files.config, special_tokens, template_file),
-        max_positions=_max_positions(config),
+        max_positions=max_positions(config),
     )
-
-
-def _max_positions(config: Json) -> int:
-    """The most that a worker could offer; only a bound until one does, so what we do not understand is generous."""
-    positions = config.get("max_position_embeddings")
-    is_scaled = config.get("rope_scaling") is not None or config.get("rope_parameters") is not None
-    return positions if type(positions) is int and positions > 0 and not is_scaled else UNKNOWN_MAX_POSITIONS
 
 
 def _architecture(path: Path, config: Json) -> str:

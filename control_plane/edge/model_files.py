@@ -12,6 +12,9 @@ from pypto_serving.wire.model_directory import check_directory, check_no_pointer
 
 Json = dict[str, Any]
 
+#: Of models whose config does not say plainly how far they reach.
+UNKNOWN_MAX_POSITIONS = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
@@ -20,12 +23,21 @@ class ModelIdentity:
     name: str
     fingerprint: str
     vocab_size: int
+    max_positions: int  # no request has more tokens, whatever workers say later
 
 
 def read_identity(directory: Path, name: str | None) -> ModelIdentity:
     """Read no more than that; arguments and errors are those of `read_model`."""
     config = read_config_json(directory)
-    return ModelIdentity(name or name_of(directory), fingerprint_of(directory), positive(directory / "config.json", config, "vocab_size"))
+    vocab_size = positive(directory / "config.json", config, "vocab_size")
+    return ModelIdentity(name or name_of(directory), fingerprint_of(directory), vocab_size, max_positions(config))
+
+
+def max_positions(config: Json) -> int:
+    """The most that a worker could offer; only a bound until one does, so what we do not understand is generous."""
+    positions = config.get("max_position_embeddings")
+    is_scaled = config.get("rope_scaling") is not None or config.get("rope_parameters") is not None
+    return positions if type(positions) is int and positions > 0 and not is_scaled else UNKNOWN_MAX_POSITIONS
 
 
 def name_of(directory: Path) -> str:

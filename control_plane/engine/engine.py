@@ -275,11 +275,20 @@ class Engine:
         is_first = self._scheduler.max_model_len is None
         replica = self._scheduler.add_replica(worker.description, self._clock())
         self._replicas[worker], self._workers[replica] = replica, worker
+        self._warn_of_short(replica)
         if is_first:
             with self._recovering():
                 self._requests.fail_too_long()
         self.take_snapshot()
         self._wake()
+
+    def _warn_of_short(self, replica: Replica) -> None:
+        wanted, held = self._scheduler.options.max_model_len, replica.max_length
+        if wanted is not None and held < wanted:
+            own = replica.description.max_model_len
+            why = f"it takes {own} tokens of a request itself" if own == held else "its KV cache has no pages for more"
+            facts = {"worker": replica.description.address, "max_model_len": held}
+            _log.warning("--max-model-len %d is more than this worker takes: %s", wanted, why, extra=facts)
 
     def step_done(self, worker: Worker, result: StepResult) -> None:
         self._results.append((worker, result))

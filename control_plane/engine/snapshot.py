@@ -43,6 +43,14 @@ class WorkerSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedWorker:
+    """A worker that is in no session, as it or the control plane refuses the other."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The numbers of the engine at one moment."""
 

@@ -1,6 +1,7 @@
 """The link of a front end to the scheduler: one session after the other, so that calls notice nothing of the change."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLin
 from control_plane.edge.scheduler_link.session import Session
 from control_plane.edge.scheduler_link.stream import LossCause, SessionLost
 from control_plane.engine.ports import Failure, GenerationRequest
-from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError
@@ -85,6 +87,15 @@ class SchedulerLink:
     def channel(self) -> grpc.aio.Channel | None:
         """The connection to the scheduler in session, which serves operators too."""
         return self._session.channel if self._session else None
+
+    async def refused_workers(self) -> list[RefusedWorker]:
+        """Those that will not work for the scheduler; of one that does not answer nothing is known."""
+        if self.channel is None:
+            return []
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            state = await admin_pb2_grpc.AdminServiceStub(self.channel).GetState(admin_pb2.GetStateRequest())
+            return [RefusedWorker(link.address, link.trouble) for link in state.links if link.phase == admin_pb2.LINK_PHASE_REFUSED]
+        return []
 
     @property
     def trouble(self) -> str:

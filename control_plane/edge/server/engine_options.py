@@ -1,10 +1,17 @@
 """What an engine is made of, by a scheduler's configuration."""
 
+from typing import TYPE_CHECKING
+
 from control_plane.edge.access.access import PeerAccess
 from control_plane.edge.config import SchedulerConfig
 from control_plane.edge.engine_thread import EngineThreadOptions
+from control_plane.edge.model_files import UNKNOWN_MAX_POSITIONS, ModelIdentity
 from control_plane.edge.worker_link.options import LinkOptions
+from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.model_directory import name_model
+
+if TYPE_CHECKING:
+    from control_plane.edge.model_directory import ServedModel  # which takes a while to import
 
 
 def limits(config: SchedulerConfig) -> dict[str, float]:
@@ -18,14 +25,20 @@ def limits(config: SchedulerConfig) -> dict[str, float]:
     }
 
 
-def engine_options(config: SchedulerConfig, instance_id: str, fingerprint: str, to_workers: PeerAccess) -> EngineThreadOptions:
-    """Options of the engine, its links and the port for announcements."""
+def engine_options(
+    config: SchedulerConfig, instance_id: str, model: "ServedModel | ModelIdentity", to_workers: PeerAccess
+) -> EngineThreadOptions:
+    """Options of the engine, its links and the port for announcements; raises StartUpError for limits that the model does not have."""
+    wanted = config.scheduler.max_model_len
+    if wanted is not None and wanted > model.max_positions != UNKNOWN_MAX_POSITIONS:
+        allowed = f"{config.model / 'config.json'} allows {model.max_positions}"
+        raise StartUpError(f"--max-model-len {wanted}: {allowed}: lower it, or leave it out")
     return EngineThreadOptions(
         scheduler=config.scheduler,
         engine=config.engine,
         links=LinkOptions(
             control_plane_id=instance_id,
-            model_fingerprint=fingerprint,
+            model_fingerprint=model.fingerprint,
             model_name=name_model(config.model),
             tls=to_workers.to_dial(),
             takeover=config.takeover,

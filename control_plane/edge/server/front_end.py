@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from control_plane.edge.service.overload import LoadShedder, LoopLag
 from control_plane.edge.service.request_log import RequestLog
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.text.constraint.compiler import ConstraintCompiler
+from control_plane.engine.snapshot import RefusedWorker
 from pypto_serving.admin.v1 import admin_pb2_grpc
 from pypto_serving.process.probes import Pulse
 from pypto_serving.process.stop_requests import StopRequests
@@ -45,6 +47,9 @@ class Engine(EnginePort, Protocol):
     @property
     def failed(self) -> "asyncio.Future[BaseException]":
         """Done when it, or the way to it, has failed for good."""
+
+    async def refused_workers(self) -> Sequence[RefusedWorker]:
+        """Workers that it was told of and that will not work for it."""
 
 
 class FrontEndAssembly:
@@ -116,6 +121,7 @@ class FrontEndAssembly:
             max_queued_requests=config.engine.max_queued_requests,
             num_workers=lambda: len(engine.snapshot.workers),
             max_model_len=lambda: self.context_limit.tokens,
+            refused_workers=engine.refused_workers,
         )
         service = InferenceService(self.model, encoder, load, admission, self.live, description)
         await self._server.start(service, self.context_limit, engine, self._lag)

@@ -47,7 +47,7 @@ class ControlPlane:
         async with AsyncExitStack() as cleanup:
             to_workers = PeerAccess("worker_tls", config.worker_tls)
             front_end = self.front_end = FrontEndAssembly(self._config.front_end, cleanup)
-            options = engine_options(config, self._instance_id, front_end.model.fingerprint, to_workers)
+            options = engine_options(config, self._instance_id, front_end.model, to_workers)
             engine = EngineThread(options, front_end.compiler, self._engine_metrics, self._link_metrics)
             live = front_end.attach(engine)
             engine.profiler.add_local(live.record)

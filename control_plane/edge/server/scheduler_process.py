@@ -107,7 +107,7 @@ class SchedulerProcess:
         config, model = self._config, read_identity(self._config.model, self._config.served_name)
         assert config.front_ends is not None
         to_workers, to_front_ends = PeerAccess("worker_tls", config.worker_tls), PeerAccess("link_tls", config.front_ends.tls)
-        options = engine_options(config, self._instance_id, model.fingerprint, to_workers)
+        options = engine_options(config, self._instance_id, model, to_workers)
         self._engine = EngineThread(options, self._compiler, self._engine_metrics, self._link_metrics)
         sessions = SessionOptions(self._instance_id, model.fingerprint, name_model(config.model), model.vocab_size)
         self._server = FrontEndServer(config.front_ends, to_front_ends.credentials(), sessions, self._refusal, self._start_drain)

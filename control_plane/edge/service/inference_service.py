@@ -1,7 +1,8 @@
 """The gRPC service that clients call."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,15 @@ from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import EventMaker, EventWriter, ResponseBuilder, serialized_response
 from control_plane.edge.service.trace_context import traceparent_of
 from control_plane.engine.ports import PromptLogprobs
+from control_plane.engine.snapshot import RefusedWorker
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 #: No model limits what is only tokenized.
 _TOKENIZE_LIMIT = PromptLimit(tokens=1 << 20, characters=1 << 20, messages=1 << 16)
 _MAX_DETOKENIZED = 1 << 20
+
+#: Refused workers that a server tells of, and how long it waits for its engine to name them.
+_MAX_REFUSED, _ENGINE_SECONDS = 16, 1.0
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -37,6 +42,7 @@ class ServerDescription:
     max_queued_requests: int
     num_workers: Callable[[], int]
     max_model_len: Callable[[], int]  # 0: not known yet
+    refused_workers: Callable[[], Awaitable[Sequence[RefusedWorker]]]
 
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
@@ -152,7 +158,16 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             max_queued_requests=self._server.max_queued_requests,
             uptime_seconds=time.monotonic() - self._started_at,
             draining=self._live.is_closed,
+            refused_workers=[inference_pb2.RefusedWorker(address=each.address, reason=each.reason) for each in await self._refused()],
         )
+
+    async def _refused(self) -> Sequence[RefusedWorker]:
+        """The first of them; none where the engine does not answer, which is no reason to say nothing of the server."""
+        try:
+            async with asyncio.timeout(_ENGINE_SECONDS):
+                return (await self._server.refused_workers())[:_MAX_REFUSED]
+        except TimeoutError:
+            return ()
 
     async def Abort(self, request: inference_pb2.AbortRequest, context: _Context) -> inference_pb2.AbortResponse:
         """End a live request."""

@@ -9,6 +9,7 @@ from fakes.network.certificates import CertificateDirectory
 from harness.checkpoints import make_checkpoint
 
 from clients.cli.model_summary import ModelUnreadable, summarize
+from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
 @pytest.fixture
@@ -100,8 +101,22 @@ def test_convert_refuses_what_it_does_not_know(tmp_path):
     file.write_bytes(b"nonsense" * 100)
     command = [sys.executable, "-m", "clients", "convert", str(file), str(tmp_path / "made")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (1, "") and ended.stderr.startswith(f"error: {file}: ") and ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stdout) == (2, "") and ended.stderr.startswith(f"error: {file}: ") and ended.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("file", "directory", "message"),
+    [
+        ("none.gguf", "made", "none.gguf: no such file"),
+        (".", "made", "a directory, no GGUF file"),
+        ("model.gguf", ".", "exists already; name a directory that does not"),
+    ],
+)
+async def test_convert_says_what_is_wrong_with_its_paths(command_line, tmp_path, file, directory, message):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    ended = await command_line("convert", str(tmp_path / file), str(tmp_path / directory))
+    assert (ended.status, ended.err.count("\n")) == (2, 1) and message in ended.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
@@ -116,3 +131,20 @@ async def test_bash_takes_the_completion(command_line):
     script = (await command_line("completion", "bash")).out
     ended = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+async def test_check_tells_of_workers_that_a_server_refuses(command_line, server):
+    server.service.described.refused_workers.append(pb.RefusedWorker(address="w:1", reason="another model"))
+    ended = await command_line("check", "--json", "--target", server.target)
+    found = levels(ended.out)
+    assert ended.status == 1 and found["target", "ok"] == f"{server.target} serves"
+    assert found["worker", "wrong"] == f"w:1 is refused by {server.target}: another model"
+    server.service.described = None  # which takes a key
+    ended = await command_line("check", "--json", "--target", server.target)
+    assert "PYPTO_SERVING_API_KEY" in levels(ended.out)["key", "warn"]
+
+
+async def test_check_says_what_is_wrong_with_its_target(command_line, dead_target):
+    for target, text in ((dead_target, f"no answer from {dead_target}"), ("localhost", "'localhost' is not host:port")):
+        ended = await command_line("check", "--json", "--target", target)
+        assert ended.status == 1 and levels(ended.out)["target", "wrong"].startswith(text)

@@ -52,6 +52,7 @@ async def test_models_and_server_are_described(command_line, server):
         ({"num_workers": 0}, "no worker is in session with the server: start one (`make serve-worker`)"),
         ({"num_workers": 2}, "none of the server's workers (2) answers"),
         ({"num_workers": 1, "draining": True}, "about to stop"),
+        ({"refused_workers": [pb.RefusedWorker(address="w:1", reason="another model")]}, "worker w:1 is refused: another model"),
     ],
 )
 async def test_health_tells_why_a_server_does_not_serve(command_line, server, fields, reason):

@@ -37,7 +37,7 @@ from control_plane.engine.ports import (
     RequestFailed,
     SequenceFinished,
 )
-from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -197,6 +197,10 @@ class ScriptedControlPlane:
         self.engine.snapshot = EngineSnapshot(workers=(worker,), max_model_len=max_model_len)
 
 
+async def _nobody() -> Sequence[RefusedWorker]:
+    return ()
+
+
 @asynccontextmanager
 async def scripted_control_plane(
     script: Sequence[int] = (*b"hello", EOS),
@@ -219,7 +223,7 @@ async def scripted_control_plane(
         plane = ScriptedControlPlane(engine, live, calls, limit, server, channel, lag)
         if has_worker:
             plane.join_worker()
-        server_description = ServerDescription("1.0", "instance", 100, lambda: len(engine.snapshot.workers), lambda: limit.tokens)
+        server_description = ServerDescription("1.0", "instance", 100, lambda: len(engine.snapshot.workers), lambda: limit.tokens, _nobody)
         load = LoadShedder(options or EngineOptions(), lambda: engine.snapshot, lag)
         admission = Admission(model, encoder, compiler_of(model), replayer, limit)
         service = InferenceService(model, encoder, load, admission, live, server_description)

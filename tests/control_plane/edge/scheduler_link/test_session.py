@@ -6,7 +6,9 @@ from harness.waiting import until
 from control_plane.core.pages.page_pool import PageCounts
 from control_plane.edge.scheduler_link.options import FrontEndNumbers
 from control_plane.engine.ports import Failure
-from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.log.v1 import log_pb2
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -39,6 +41,33 @@ async def test_a_drain_of_the_operator_is_told(front_end, scheduler):
     await until(lambda: scheduler.service.front_ends)
     scheduler.service.drain()
     await until(lambda: front_end.num_drains)
+
+
+async def test_a_log_level_is_told(front_end, scheduler):
+    await until(lambda: scheduler.service.front_ends)
+    [session] = scheduler.service._profiler.participants
+    assert session.knows_log_levels
+    session.set_log_level(log_pb2.LevelChange(level=log_pb2.LEVEL_DEBUG))
+    await until(lambda: front_end.log_levels == [log_pb2.LEVEL_DEBUG])
+
+
+class Admin(admin_pb2_grpc.AdminServiceServicer):
+    """Knows two workers."""
+
+    async def GetState(self, request, context):
+        refused = admin_pb2.LinkState(address="a:1", phase=admin_pb2.LINK_PHASE_REFUSED, trouble="another model")
+        return admin_pb2.GetStateResponse(links=[refused, admin_pb2.LinkState(address="b:1", phase=admin_pb2.LINK_PHASE_IN_SESSION)])
+
+
+async def test_refused_workers_are_those_of_the_scheduler(make_scheduler, start_front_end):
+    scheduler = make_scheduler()
+    scheduler.admin = Admin()
+    await scheduler.start()
+    front_end = start_front_end(scheduler)
+    await until(lambda: not front_end.link.trouble)
+    assert await front_end.link.refused_workers() == [RefusedWorker("a:1", "another model")]
+    await scheduler.kill()
+    assert await front_end.link.refused_workers() == []
 
 
 async def test_a_front_end_that_drains_does_so_at_the_next_scheduler_too(front_end, scheduler):
