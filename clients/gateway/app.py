@@ -49,6 +49,8 @@ async def _refused(request: HttpRequest, error: Exception) -> Response:
 
 async def _no_route(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:  # the only one of FastAPI itself
+        return _reply(ApiError(400, "the body is no JSON in UTF-8, or it is nested too deep"))
     told = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}", code="unknown_url")
     told.headers.update(error.headers or {})
     return _reply(told)

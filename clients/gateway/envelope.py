@@ -11,6 +11,7 @@ from clients.gateway.service import Gateway
 
 _log = logging.getLogger(__name__)
 
+_DROPPED_BODIES = 4  # as large as the largest that is taken
 _MAX_REQUEST_ID = 200  # of 256; some get more behind it
 
 
@@ -51,11 +52,17 @@ class _Exchange:
             metrics.answered(getattr(self._scope.get("route"), "path", "other"), self._status, self._began_at)
 
     async def _receive_bounded(self) -> Message:
-        """The next part of the body; raises ApiError in the application, which answers it, when there is too much."""
+        """The next part of the body; raises ApiError in the application, which answers it, when there is too much.
+
+        Of that a part is still taken in, and dropped: most clients look for an answer only when they have sent everything.
+        """
         limit = self._gateway.max_body_bytes
         message = await self._receive()
         self._num_bytes += len(message.get("body", b""))
         if max(self._num_bytes, self._num_declared) > limit:
+            while message.get("more_body") and self._num_bytes < _DROPPED_BODIES * limit:
+                message = await self._receive()
+                self._num_bytes += len(message.get("body", b""))
             raise ApiError(413, f"the body has more than {limit} bytes", code="request_too_large")
         return message
 

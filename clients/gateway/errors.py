@@ -20,6 +20,8 @@ _PARAMS = {"text": "prompt", "token_ids": "prompt", "json_schema": "response_for
 _FIRST_WORD = re.compile(r"(?:(?:sampling|stopping|output|chat|constraint)\.)?(\w+)")
 _TOO_LONG = re.compile(r"the prompt has \d+ tokens, and a request may have")
 _MAX_SHOWN = 80
+#: How pydantic begins to say which type a value is to have.
+_EXPECTED = "Input should be "
 
 
 class ApiError(HTTPException):
@@ -86,7 +88,8 @@ def _name_field(error: ApiError) -> None:
 
 def from_validation(errors: Sequence[Any]) -> ApiError:
     """What is wrong with a body, in the words of the first thing that is."""
-    error = min(errors, key=lambda error: -len(error["loc"]))  # of a union's branches the one that came furthest
+    # Of a union's branches the one that came furthest, and of those the one that takes such values, if not this one.
+    error = min(errors, key=lambda error: (-len(error["loc"]), error["type"].endswith("_type")))
     place = [str(part) if isinstance(part, int) else part for part in error["loc"] if part != "body"]
     param = ".".join(part for part in place if not _is_branch(part)) or None
     if isinstance(error["input"], bytes):  # FastAPI parses nothing else, so that no page of another site can send a request unasked
@@ -95,7 +98,14 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
         return ApiError(400, f"the body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}")
     if error["type"] == "missing":
         return ApiError(400, f"{param or 'the body'} is missing", param=param, code="missing_required_parameter")
-    return ApiError(400, f"{param or 'the body'} = {_shown(error['input'])}: {error['msg']}", param=param, code="invalid_value")
+    if error["type"] == "none_required":
+        return ApiError(400, f"{param} = {_shown(error['input'])}: is not supported", param=param, code="invalid_value")
+    why = error["msg"]
+    if error["type"].endswith("_type"):  # no branch takes it: any of them would do
+        others = (other for other in errors if len(other["loc"]) == len(error["loc"]) and other["input"] == error["input"])
+        kinds = dict.fromkeys(other["msg"].removeprefix(_EXPECTED) for other in others if other["msg"].startswith(_EXPECTED))
+        why = _EXPECTED + " or ".join(kinds)
+    return ApiError(400, f"{param or 'the body'} = {_shown(error['input'])}: {why}", param=param, code="invalid_value")
 
 
 def _is_branch(part: str) -> bool:

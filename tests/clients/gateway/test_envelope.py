@@ -1,5 +1,6 @@
 """What surrounds every request: keys, ids, bounds, and fields that nobody knows."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 
@@ -63,6 +64,18 @@ async def test_a_body_that_is_too_large_is_refused_by_its_length_or_when_it_come
         assert (await http.get("/health")).status_code == 200
 
 
+async def test_a_client_that_sends_all_of_a_body_before_it_looks_is_told_too():
+    async with in_front_of_a_fake("--max-body-bytes", "300000") as http:
+        reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n")
+        for _ in range(10):
+            writer.write(b" " * 100_000)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+
+
 async def test_keys_go_to_the_control_plane_which_decides(scripted_model, tmp_path):
     (tmp_path / "keys").write_text("secret-of-someone\n")
     keys = str(tmp_path / "keys")
@@ -91,13 +104,15 @@ async def test_keys_go_to_the_control_plane_which_decides(scripted_model, tmp_pa
         (b"", "the body is missing"),
         (b"{}", "prompt is missing"),
         (b'{"prompt": "\\ud83d"}', "surrogates"),
-        (b'{"prompt": 5}', "prompt = 5"),
-        (b'{"prompt": [1, -2]}', "prompt"),
+        (b'{"prompt": 5}', "prompt = 5: Input should be a valid string or a valid list"),
+        (b'{"prompt": [1, -2]}', "prompt.1 = -2: Input should be greater than or equal to 0"),
+        (b'{"prompt": "\xe4"}', "no JSON in UTF-8"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
         (b'{"prompt": "x", "temperature": "hot"}', "temperature = 'hot'"),
         (b'{"prompt": "x", "temperature": NaN}', "nan"),
         (b'{"prompt": "x", "seed": -1}', "seed = -1"),
         (b'{"prompt": "x", "n": 1, "best_of": 2}', "best_of = 2, must equal n = 1"),
-        (b'{"prompt": "x", "suffix": "y"}', "suffix"),
+        (b'{"prompt": "x", "suffix": "y"}', "suffix = 'y': is not supported"),
         (b'{"prompt": "x", "max_tokens": 4294967296}', "max_tokens = 4294967296"),
     ],
 )

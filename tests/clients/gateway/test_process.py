@@ -79,6 +79,18 @@ async def test_a_taken_port_is_one_clear_line():
         assert await ended("--port", str(port)) == (1, [f"gateway: cannot listen on 127.0.0.1:{port}: Address already in use"])
 
 
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (("--tls-cert", "/none", "--tls-key", "/none"), "gateway: /none: no such file"),
+        (("--upstream-tls-ca", "/none"), "gateway: --upstream-tls-ca, --upstream-tls-cert, --upstream-tls-key: /none: no such file"),
+        (("--admin-target", "a:1", "--admin-key-file", "/none"), "gateway: --admin-key-file: /none: no such file"),
+    ],
+)
+async def test_files_that_cannot_be_read_are_one_clear_line(flags, line):
+    assert await ended("--port", "0", *flags) == (2, [line])
+
+
 @pytest.mark.parametrize("flags", [("--target", "nowhere"), ("--tool-parser", "none"), ("--tls-cert", "x"), ("--upstream-tls-key", "x")])
 async def test_wrong_flags_end_it_with_2(flags):
     code, said = await ended(*flags)
