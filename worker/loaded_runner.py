@@ -149,9 +149,11 @@ def _load_null(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner:
     """A runner that computes nothing; of the model it reads sizes and fingerprint."""
     fields = ConfigFields(config.model / "config.json", read_json_object(config.model / "config.json"))
     max_model_len = fields.integer("max_position_embeddings", config.max_model_len)
+    if config.max_model_len is not None and config.max_model_len > max_model_len:
+        raise ModelRefused(f"--max-model-len {config.max_model_len}: {fields.path} allows {max_model_len}: lower it, or leave it out")
     limits = RunnerLimits(
         vocab_size=fields.integer("vocab_size"),
-        max_model_len=min(max_model_len, config.max_model_len or max_model_len),
+        max_model_len=config.max_model_len or max_model_len,
         max_lanes=config.max_lanes,
         max_step_tokens=config.max_step_tokens,
     )

@@ -13,12 +13,23 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pypto_serving.process import argument_types as types
 from pypto_serving.process.connection_problems import explained
+from pypto_serving.process.credentials.files import TlsFiles
+from pypto_serving.process.credentials.tls import TlsContents, channel_credentials, watch_tls
+from pypto_serving.process.options import require_flags
+from pypto_serving.process.start_up import StartUpError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 if the service is SERVING, otherwise 1 with one line that says what it is."""
-    values = probe_parser().parse_args(arguments)
-    with _channel(values) as channel:
+    """Returns 0 if the service is SERVING, otherwise 1 with one line that says what it is; exits with 2 for wrong flags."""
+    parser = probe_parser()
+    values = parser.parse_args(arguments)
+    require_flags(parser, values, "--tls-cert", "--tls-ca", "--tls-key")
+    require_flags(parser, values, "--tls-key", "--tls-cert")
+    try:
+        secrets = watch_tls("tls", TlsFiles(values.tls_cert, values.tls_key, values.tls_ca)).current() if values.tls_ca else None
+    except StartUpError as error:
+        parser.error(f"--tls-ca, --tls-cert, --tls-key: {error}")
+    with _channel(values, secrets) as channel:
         try:
             request = health_pb2.HealthCheckRequest(service=values.service)
             status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=values.seconds).status
@@ -44,12 +55,11 @@ def probe_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _channel(values: argparse.Namespace) -> grpc.Channel:
-    if values.tls_ca is None:
+def _channel(values: argparse.Namespace, secrets: TlsContents | None) -> grpc.Channel:
+    if secrets is None:
         return grpc.insecure_channel(values.address)
-    ca, key, cert = (path.read_bytes() if path else None for path in (values.tls_ca, values.tls_key, values.tls_cert))
     options = [("grpc.ssl_target_name_override", values.tls_name)] if values.tls_name else []
-    return grpc.secure_channel(values.address, grpc.ssl_channel_credentials(ca, key, cert), options)
+    return grpc.secure_channel(values.address, channel_credentials(secrets), options)
 
 
 if __name__ == "__main__":

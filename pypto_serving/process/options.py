@@ -61,9 +61,9 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # untyped
         """As that of argparse, which knows flags only: name where the value stands instead, if it does not stand there."""
         for source, settings in self.get_source_to_settings_dict().items():
             for key, (action, _) in settings.items():
-                blamed = f"argument {'/'.join(action.option_strings)}: " if action else ""
-                if blamed and message.startswith(blamed) and (place := _place(source, key)):
-                    message = f"{place}: {message.removeprefix(blamed)}"
+                blamed = f"argument {'/'.join(action.option_strings)}: " if action else f"unrecognized arguments: --{key}"
+                if message.startswith(blamed) and (place := _place(source, key)):
+                    message = f"{place}: {message.removeprefix(blamed) if action else 'there is no such flag'}"
         super().error(message)
 
 

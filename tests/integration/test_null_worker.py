@@ -84,3 +84,9 @@ def test_what_it_cannot_hold_is_refused_with_one_line(
     with pytest.raises(StartUpError, match=message) as caught:
         load_runner(read_config(["--model", str(model), "--device", "null", *flags]), ProgressCounter())
     assert "\n" not in str(caught.value)
+
+
+def test_it_takes_no_length_that_the_model_does_not_have(tiny_checkpoint: TinyCheckpoint) -> None:
+    config = read_config(["--model", str(tiny_checkpoint("llama")), "--device", "null", "--max-model-len", "1000000"])
+    with pytest.raises(StartUpError, match=r"^--max-model-len 1000000: .*config.json allows \d+: lower it, or leave it out$"):
+        load_runner(config, ProgressCounter())

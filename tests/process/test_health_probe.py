@@ -59,6 +59,20 @@ async def test_an_unknown_service_and_a_closed_port_are_one_line(plain: Served, 
     assert "NOT_FOUND" in unknown and "UNAVAILABLE" in closed
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tls-ca=/none",), "--tls-ca, --tls-cert, --tls-key: /none: no such file"),
+        (("--tls-cert=/none", "--tls-key=/none"), "--tls-cert needs --tls-ca"),
+        (("--tls-key=/none",), "--tls-key needs --tls-cert"),
+    ],
+)
+async def test_wrong_files_are_bad_usage(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["127.0.0.1:1", *flags])
+    assert end.value.code == 2 and capsys.readouterr().err.splitlines()[-1].endswith(message)
+
+
 async def test_under_mutual_tls_it_shows_its_certificate(tmp_path: Path) -> None:
     certificates = CertificateDirectory(tmp_path)
     ours = certificates.issue("probe")

@@ -48,6 +48,8 @@ def test_a_bad_value_is_blamed_on_where_it_stands(
     assert said("--port", "a").startswith("argument --port: invalid int value: 'a'")
     (tmp_path / "own.toml").write_text("[worker]\nport = 'b'\n")
     assert said("--config", str(tmp_path / "own.toml")) == f"--config {tmp_path / 'own.toml'}, port: invalid int value: 'b'"
+    (tmp_path / "misspelt.toml").write_text("[worker]\nprot = 1\n")
+    assert said("--config", str(tmp_path / "misspelt.toml")) == f"--config {tmp_path / 'misspelt.toml'}, prot: there is no such flag"
     monkeypatch.setenv("PYPTO_SERVING_WORKER_PORT", "c")
     assert said() == "the environment variable PYPTO_SERVING_WORKER_PORT: invalid int value: 'c'"
     assert said("--port", "d").startswith("argument --port: invalid int value: 'd'")
