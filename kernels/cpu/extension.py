@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from kernels.cpu import capabilities
+
 SOURCES = Path(__file__).parent
 PREBUILT = SOURCES / "prebuilt"
 _PREFIX = "pypto_serving-"
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 # for a row on every path. Tuning for one processor would decide which sums are fused: two processors of a level get the same code.
 FLAGS = ("-O3", "-mtune=generic", "-ffp-contract=fast", "-std=gnu++20", "-fPIC", "-fopenmp", "-Wall", "-Wno-psabi")
 
-# Compiler flags of each level, best first, and what a CPU must have for it, in the words of torch.cpu.get_capabilities().
+# Compiler flags of each level, best first, and what a CPU must have for it, in the words of kernels.cpu.capabilities.
 _V3 = ("avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt")
 _V4 = (*_V3, "avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl")
 LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -43,8 +45,8 @@ class SettingRefused(ValueError):
 
 def levels() -> list[str]:
     """The levels that this CPU can run, best first."""
-    capabilities = torch.cpu.get_capabilities()
-    return [name for name, (_, needs) in LEVELS.items() if all(capabilities.get(need) for need in needs)]
+    has = capabilities.of_this_cpu()
+    return [name for name, (_, needs) in LEVELS.items() if all(has.get(need) for need in needs)]
 
 
 def level() -> str | None:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import ops
+from kernels.cpu import capabilities
 from kernels.cpu.extension import SettingRefused
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _LIMITS = {
     "avx10_1_512_amx": 5,
 }
 _NO_LIMIT = 6
-# brgemm's kernels by type, best first: name, least limit, and what a CPU must have, in the words of torch.cpu.get_capabilities().
+# brgemm's kernels by type, best first: name, least limit, and what a CPU must have, in the words of kernels.cpu.capabilities.
 _AVX512 = ("avx512_f", "avx512_bw", "avx512_dq", "avx512_vl")
 _KERNELS: dict[torch.dtype, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     torch.float32: (("avx512", 2, _AVX512), ("avx2", 1, ("avx2", "fma3"))),
@@ -92,9 +93,9 @@ def brgemm_kernel(dtype: torch.dtype) -> str | None:
     if not (torch._C._has_mkldnn and torch.backends.mkldnn.enabled):
         return None
     limit = _LIMITS.get((os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").lower(), _NO_LIMIT)
-    capabilities = torch.cpu.get_capabilities()
+    has = capabilities.of_this_cpu()
     kernels = _KERNELS.get(dtype, ())
-    return next((name for name, least, needs in kernels if limit >= least and all(capabilities.get(need) for need in needs)), None)
+    return next((name for name, least, needs in kernels if limit >= least and all(has.get(need) for need in needs)), None)
 
 
 def sample(dtype: torch.dtype) -> Tensor:

@@ -8,11 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
 from harness.checkpoints import TinyCheckpoint
 
 from kernels import ops
-from kernels.cpu import extension
+from kernels.cpu import capabilities, extension
 
 ROOT = Path(__file__).parents[2]
 OPERATORS = ("linear", "products", "quantized", "rows", "moe", "attention")
@@ -69,7 +68,7 @@ def test_hst_05_equal_numerics_ids_have_equal_bits(tiny_checkpoint: TinyCheckpoi
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("setting", [*ONEDNN, *ATEN, LOOPS], ids=name)
 def test_everything_under_a_limit_of_a_library(setting: dict[str, str]) -> None:
-    if setting == ONEDNN[0] and not torch.cpu.get_capabilities().get("amx_tile"):
+    if setting == ONEDNN[0] and not capabilities.of_this_cpu().get("amx_tile"):
         pytest.skip("without AMX this is no limit")
     run_tests(setting, *KERNELS, *MODELS)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import ops
-from kernels.cpu import products
+from kernels.cpu import capabilities, products
 
 AVX2 = {"avx2", "fma3"}
 AVX512 = {*AVX2, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl"}
@@ -42,7 +42,7 @@ def fresh(monkeypatch):
 )
 @pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_kernel_is_the_best_that_processor_and_environment_allow(monkeypatch, processor, limit, expected, variable):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(processor, True))
+    monkeypatch.setattr(capabilities, "of_this_cpu", lambda: dict.fromkeys(processor, True))
     monkeypatch.setenv(variable, limit)
     assert tuple(products.brgemm_kernel(dtype) for dtype in (fp32, bf16, fp16)) == expected
 
@@ -76,7 +76,7 @@ def test_sums_that_cancel_show_the_order_of_additions(dtype):
 def test_brgemm_is_taken_where_it_is_faster_or_forced(monkeypatch, processor, forced, expected):
     if ops.kernel_set() == "torch":
         pytest.skip("the C++ kernels are not built: python -m kernels.cpu.build")
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(processor, True))
+    monkeypatch.setattr(capabilities, "of_this_cpu", lambda: dict.fromkeys(processor, True))
     monkeypatch.setattr(products, "_sums", lambda rows, use_brgemm: rows[:, :64].float())
     monkeypatch.setenv("PYPTO_LINEARS", forced)
     assert tuple(products.method(dtype) for dtype in (fp32, bf16, fp16)) == expected

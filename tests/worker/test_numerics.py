@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import ops
-from kernels.cpu import products
+from kernels.cpu import capabilities, products
 from worker import numerics
 from worker.numerics import numerics_id
 
@@ -30,16 +30,16 @@ def test_numerics_id_does_not_change_with_the_number_of_threads() -> None:
 def test_caches_makers_and_counts_of_cores_do_not_matter(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if ops.kernel_set() == "torch":
         pytest.skip("torch's own products go by them")
-    expected, capabilities = numerics_id(torch.bfloat16, CPU), torch.cpu.get_capabilities()
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**capabilities, name: "another"})
+    expected, known = numerics_id(torch.bfloat16, CPU), capabilities.of_this_cpu()
+    monkeypatch.setattr(capabilities, "of_this_cpu", lambda: {**known, name: "another"})
     assert numerics_id(torch.bfloat16, CPU) == expected
 
 
 def test_torchs_own_products_are_named_with_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "path", lambda dtype: "torch")
-    parts, capabilities = numerics_id(torch.bfloat16, CPU).split("/"), torch.cpu.get_capabilities()
+    parts, known = numerics_id(torch.bfloat16, CPU).split("/"), capabilities.of_this_cpu()
     assert parts[3].startswith("torch-")
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**capabilities, "l2_cache_size": 1})
+    monkeypatch.setattr(capabilities, "of_this_cpu", lambda: {**known, "l2_cache_size": 1})
     assert numerics_id(torch.bfloat16, CPU).split("/")[3] != parts[3]
 
 
