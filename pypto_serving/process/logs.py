@@ -63,10 +63,15 @@ def current_level() -> str:
 
 
 def show_below(text: str) -> bool:
-    """Show a line below the log that the next call changes, or takes away if it is empty; returns whether there is a terminal for it."""
+    """Show a line below the log that the next call changes; empty text takes it away, before whatever others write then.
+
+    Returns whether there is a terminal for it.
+    """
     writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LineWriter) and handler.is_terminal]
     for writer in writers:
         writer.show_below(text)
+        if not text:
+            writer.flush()
     return bool(writers)
 
 

@@ -44,3 +44,11 @@ async def test_a_signal_that_comes_while_it_is_started_reaches_it(child):
     await asyncio.sleep(0)
     odd.send(signal.SIGTERM)
     assert await asyncio.wait_for(living, 20) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("debug", True), ("info", False), ("warning", True)])
+async def test_of_a_log_of_warnings_debug_lines_are_shown_that_somebody_asked_the_process_for(child, caplog, monkeypatch, level, is_shown):
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+    line = json.dumps({"level": level, "logger": "talker", "message": "m"})
+    assert await child(f"print({line!r})").live() == 0
+    assert ("m" in [record.getMessage() for record in caplog.records]) is is_shown
