@@ -155,6 +155,8 @@ def _program(service: DocumentedService, words: list[str]) -> None:
 
 
 def _client(service: DocumentedService, flags: list[str]) -> None:
+    if not flags:  # the program's name
+        return None
     if flags[0] in ("serve", "profile", "check", "drain", "log-level"):  # tests in tests/clients/cli run them, on services of their own
         assert command_parser("").parse_args(flags)
         return None
