@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from clients import AsyncClient
 from clients.results import Delta
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
+from pypto_serving.log.v1 import log_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +130,20 @@ async def test_operators_reach_the_scheduler_and_drain_everything(control: Servi
 
         assert await streams.disturbed(drain) == undisturbed
     assert control.wait() == 0
+
+
+def test_every_process_is_told_from_which_level_on_to_log(control: ServingProcess) -> None:
+    request = admin_pb2.SetLogLevelRequest(change=log_pb2.LevelChange(level=log_pb2.LEVEL_DEBUG, milliseconds=200))
+    with grpc.insecure_channel(control.start_event["admin"]) as channel:
+        told = admin_pb2_grpc.AdminServiceStub(channel).SetLogLevel(request).processes
+    assert Counter(name.partition(" ")[0] for name in told) == {"scheduler": 1, "front": 2, "worker": 1}
+
+    def changes() -> Counter[tuple[str, str]]:
+        return Counter((event["part"].partition("-")[0], event["to_level"]) for event in control.events if event["message"] == "log level")
+
+    while len(list(changes().elements())) < 6:
+        time.sleep(0.05)
+    assert changes() == {(part, level): count for part, count in {"scheduler": 1, "frontend": 2}.items() for level in ("debug", "info")}
 
 
 def test_nobody_is_left_when_the_supervisor_is_killed(control: ServingProcess) -> None:
