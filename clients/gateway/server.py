@@ -23,7 +23,8 @@ from clients.gateway.service import Gateway
 from pypto_serving.process.address import join_address
 from pypto_serving.process.credentials.files import FileRefused, TlsFiles, read_key
 from pypto_serving.process.credentials.tls import watch_tls
-from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.options import SERVER_TLS_FLAGS
+from pypto_serving.process.start_up import StartUpError, given_by
 from pypto_serving.process.stop_requests import StopRequests
 
 _log = logging.getLogger(__name__)
@@ -117,16 +118,15 @@ def _options(config: GatewayConfig) -> ControlPlaneOptions:
 
 def _credentials(upstream: Upstream) -> Credentials:
     """Raises StartUpError for files that are wrong."""
-    try:
+    with given_by("--upstream-tls-ca", "--upstream-tls-cert", "--upstream-tls-key"):
         watch_tls("upstream_tls", TlsFiles(upstream.tls_cert, upstream.tls_key, upstream.tls_ca))
-    except StartUpError as error:
-        raise StartUpError(f"--upstream-tls-ca, --upstream-tls-cert, --upstream-tls-key: {error}") from None
     return Credentials(upstream.tls, upstream.tls_ca, upstream.tls_cert, upstream.tls_key)
 
 
 def _uvicorn_config(gateway: Gateway, config: GatewayConfig) -> uvicorn.Config:
     tls = config.tls or TlsFiles()
-    watch_tls("tls", tls)  # says what is wrong with the files, which uvicorn's traceback would not
+    with given_by(*SERVER_TLS_FLAGS):
+        watch_tls("tls", tls)  # says what is wrong with the files, which uvicorn's traceback would not
     return uvicorn.Config(
         Envelope(build_app(gateway), gateway),
         http="httptools",

@@ -23,7 +23,7 @@ from control_plane.edge.text.chat_template import ChatTemplate, TemplateBroken
 from control_plane.edge.text.tokenizer import Tokenizer
 from control_plane.edge.tokenizer_files import read_tokenizer_files
 from pypto_serving.inference.v1 import inference_pb2
-from pypto_serving.process.start_up import StartUpError
+from pypto_serving.process.start_up import StartUpError, given_by
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +136,11 @@ def _chat_template(
     directory: Path, tokenizer_config: Json, special_tokens: Mapping[str, str], template_file: Path | None
 ) -> ChatTemplate | None:
     """The given file, else the templates of the model: "default", and "tool_use" for conversations with tools."""
-    named = {"default": (template_file, read_text(template_file))} if template_file else _own_templates(directory, tokenizer_config)
+    if template_file:
+        with given_by("--chat-template"):
+            named = {"default": (template_file, read_text(template_file))}
+    else:
+        named = _own_templates(directory, tokenizer_config)
     if named and not named.keys() & {"default", "tool_use"}:
         raise StartUpError(f"{directory}: has chat templates named {sorted(named)}, but neither default nor tool_use")
     for origin, source in named.values():

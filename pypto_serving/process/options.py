@@ -123,6 +123,10 @@ def _destination(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
+#: The flags of `add_server_tls_options`.
+SERVER_TLS_FLAGS = ("--tls-cert", "--tls-key", "--tls-client-ca")
+
+
 def add_server_tls_options(parser: argparse._ActionsContainer, peers: str) -> None:
     """Add --tls-cert, --tls-key and --tls-client-ca; `peers` says who connects."""
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain to serve TLS with; default: plain text")

@@ -19,6 +19,15 @@ class StartUpError(Exception):
 
 
 @contextmanager
+def given_by(*flags: str) -> Iterator[None]:
+    """Name the flags before what a StartUpError says of what they give."""
+    try:
+        yield
+    except StartUpError as error:
+        raise StartUpError(f"{', '.join(flags)}: {error}", error.exit_code) from None
+
+
+@contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """Raise StartUpError when something is imported that only an extra of the package installs, and that is missing."""
     try:

@@ -15,14 +15,16 @@ from grpc_health.v1 import health_pb2_grpc
 
 from pypto_serving.process import logs
 from pypto_serving.process.credentials.metrics import CredentialCollector
-from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+from pypto_serving.process.credentials.tls import ReloadedTls, server_credentials, watch_tls
 from pypto_serving.process.export_metrics import ExportCollector
 from pypto_serving.process.exported_span import open_export
 from pypto_serving.process.health import HEALTH, HealthService
 from pypto_serving.process.listening import bind
 from pypto_serving.process.metrics_endpoint import register_process, serve_metrics
+from pypto_serving.process.options import SERVER_TLS_FLAGS
 from pypto_serving.process.probes import Probes, Pulse
 from pypto_serving.process.reflection import enable_reflection
+from pypto_serving.process.start_up import given_by
 from pypto_serving.process.stop_requests import StopRequests
 from pypto_serving.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
@@ -95,7 +97,7 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
     stop.listen()
     started_at = time.monotonic()
     async with AsyncExitStack() as cleanup:
-        tls = watch_tls("tls", config.tls) if config.tls else None
+        tls = _watch_tls(config)
         metrics = WorkerMetrics()
         metrics.registry.register(CredentialCollector("pypto_serving_worker_", [tls] if tls else []))
         register_process(metrics.registry)
@@ -132,6 +134,11 @@ async def run_worker(config: WorkerConfig, device: DeviceThread, progress: Progr
             announcer = Announcer(config.announce, config.advertised_address(port), description.incarnation, tls)
             cleanup.callback(asyncio.create_task(announcer.run()).cancel)
         return await _serve(server, servicer, stop, config)
+
+
+def _watch_tls(config: WorkerConfig) -> ReloadedTls | None:
+    with given_by(*SERVER_TLS_FLAGS):
+        return watch_tls("tls", config.tls) if config.tls else None
 
 
 async def _tell_progress(progress: ProgressCounter) -> None:

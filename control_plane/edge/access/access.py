@@ -11,6 +11,8 @@ from control_plane.edge.access.options import AccessOptions, PeerTls
 from control_plane.edge.worker_link.options import WorkerTls
 from pypto_serving.process.credentials.files import ReloadedFiles
 from pypto_serving.process.credentials.tls import server_credentials, watch_tls
+from pypto_serving.process.options import SERVER_TLS_FLAGS
+from pypto_serving.process.start_up import given_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,12 @@ class Access:
     def __init__(self, options: AccessOptions) -> None:
         """Raises StartUpError naming the file that is missing or broken."""
         self._reflection = options.reflection
-        self._tls = watch_tls("tls", options.tls) if options.tls else None
-        self._api_keys = watch_keys("api_keys", options.api_keys_file) if options.api_keys_file else None
-        self._admin_keys = watch_keys("admin_key", options.admin_key_file) if options.admin_key_file else None
+        with given_by(*SERVER_TLS_FLAGS):
+            self._tls = watch_tls("tls", options.tls) if options.tls else None
+        with given_by("--api-keys-file"):
+            self._api_keys = watch_keys("api_keys", options.api_keys_file) if options.api_keys_file else None
+        with given_by("--admin-key-file"):
+            self._admin_keys = watch_keys("admin_key", options.admin_key_file) if options.admin_key_file else None
 
     def for_clients(self) -> ServerAccess:
         """Of the clients' port."""
@@ -50,8 +55,9 @@ class PeerAccess:
     """TLS between parts of the service, read as `Access` reads it; plain text without."""
 
     def __init__(self, name: str, tls: PeerTls | None) -> None:
-        """`name` is for logs and metrics. Raises StartUpError naming the file that is missing or broken."""
-        self._tls = watch_tls(name, tls.files) if tls else None
+        """`name` is for logs and metrics, and that of the flags. Raises StartUpError naming the file that is missing or broken."""
+        with given_by(*(f"--{name.replace('_', '-')}-{kind}" for kind in ("ca", "cert", "key"))):
+            self._tls = watch_tls(name, tls.files) if tls else None
         self._host = tls.name if tls else None
 
     def credentials(self) -> grpc.ServerCredentials | None:

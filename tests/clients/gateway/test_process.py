@@ -82,7 +82,7 @@ async def test_a_taken_port_is_one_clear_line():
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (("--tls-cert", "/none", "--tls-key", "/none"), "gateway: /none: no such file"),
+        (("--tls-cert", "/none", "--tls-key", "/none"), "gateway: --tls-cert, --tls-key, --tls-client-ca: /none: no such file"),
         (("--upstream-tls-ca", "/none"), "gateway: --upstream-tls-ca, --upstream-tls-cert, --upstream-tls-key: /none: no such file"),
         (("--admin-target", "a:1", "--admin-key-file", "/none"), "gateway: --admin-key-file: /none: no such file"),
     ],
