@@ -325,10 +325,11 @@ def can_capture_experts(device_type: str) -> bool:
     return device_type == "npu" or (device_type == "cuda" and accelerator_rows.triton_products() is not None)
 
 
-def kernel_set(device_type: str = "cpu") -> str:
+def kernel_set(device_type: str = "cpu", npu_kernels: str = "pypto") -> str:
     """The kernels that serve a kind of device, as one word for the numerics id: two sets may differ in the last bits of their results."""
     if device_type == "npu":
-        return f"pypto-{version('pypto')}-torch-npu-{version('torch-npu')}"
+        kernels = f"pypto-{version('pypto')}" if npu_kernels == "pypto" else npu_kernels
+        return f"{kernels}-torch-npu-{version('torch-npu')}"
     if device_type == "cuda" and accelerator_rows.triton_products() is not None:
         return f"triton-{version('triton')}"
     return f"cpp-{_cpu_kernels}" if device_type == "cpu" and _cpu_kernels else "torch"

@@ -16,6 +16,7 @@ from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from pypto_serving.wire.model_directory import check_directory
 from worker.host import num_host_cores
+from worker.npu_software import NPU_KERNELS
 from worker.step_time import MAX_STEP_MS, StepTable, read_step_table
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
@@ -33,6 +34,7 @@ class WorkerConfig:
     step_ms: float
     token_us: float
     step_table: StepTable | None
+    kernels: str
     dtype: str
     quantize: str | None
     threads: int
@@ -140,6 +142,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--eager", action="store_true", help="launch every kernel by itself; default: on an accelerator steps that only decode are graphs"
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=NPU_KERNELS,
+        default=NPU_KERNELS[0],
+        help="on an NPU: PyPTO's, which are batch-invariant, or those that come with CANN, which are not; see docs/npu.md",
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The device that a worker owns. The only file that may import torch_npu, or load the PyPTO kernels."""
+"""The device that a worker owns. The only file that may import torch_npu, or load the kernels of an NPU."""
 
 import importlib
 import importlib.util
@@ -107,8 +107,10 @@ class GraphCapture:
         return replay
 
 
-def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> Device:
+def select_device(kind: str, index: int = 0, num_threads: int | None = None, npu_kernels: str = "pypto") -> Device:
     """The device of a kind ("auto": the first of npu, cuda and cpu that is there); sets the threads that torch uses on the host.
+
+    On an NPU `npu_kernels`, "pypto" or "cann", serve from then on.
 
     Raises DeviceUnavailable with what is missing.
     """
@@ -129,7 +131,7 @@ def select_device(kind: str, index: int = 0, num_threads: int | None = None) -> 
         # No shorter mantissas, and partial sums in fp32: how a sum is split decides bits enough.
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    return Device(torch.device(kind, index), *(_load_pypto_kernels() if kind == "npu" else ()))
+    return Device(torch.device(kind, index), *(_load_npu_kernels(npu_kernels) if kind == "npu" else ()))
 
 
 def first_line(error: BaseException) -> str:
@@ -164,21 +166,23 @@ def _missing_for_npu() -> str | None:
     return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
-def _load_pypto_kernels() -> tuple[object, NpuSoftware]:
-    """Serve the NPU with PyPTO's kernels as long as the first one exists. By name: nothing outside their folder may depend on PyPTO."""
-    if importlib.util.find_spec("pypto") is None:
-        raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`)")
+def _load_npu_kernels(kernels: str) -> tuple[object, NpuSoftware]:
+    """Serve the NPU with a set of kernels as long as the first one exists. By name: nothing outside their folder may depend on PyPTO."""
+    if kernels == "pypto" and importlib.util.find_spec("pypto") is None:
+        raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`); --kernels cann does without")
     try:
-        software = find_npu_software()
+        software = find_npu_software(kernels)
     except FileNotFoundError as error:
         raise DeviceUnavailable(f"--device npu: {error}") from None
-    _log.info("NPU", extra={field.name: getattr(software, field.name) for field in fields(software)})
+    _log.info("NPU", extra={"kernels": kernels, **{field.name: getattr(software, field.name) for field in fields(software)}})
+    if software.mismatch:
+        _log.warning("versions that do not belong together", extra={"mend": software.mismatch})
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     os.environ.setdefault(_OUTPUT_VARIABLE, str(cache / "pypto-serving" / "kernels"))
     try:
-        return importlib.import_module("kernels.pypto.registration").register(), software
+        return importlib.import_module(f"kernels.{kernels}.registration").register(), software
     except _LOADING_ERRORS as error:
-        reason = f"the PyPTO kernels cannot be loaded; does pypto fit the CANN toolkit? ({first_line(error)})"
+        reason = f"the kernels of {kernels} cannot be loaded; {software.mismatch or 'do they fit the CANN toolkit?'} ({first_line(error)})"
         raise DeviceUnavailable(f"--device npu: {reason}") from error
 
 

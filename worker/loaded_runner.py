@@ -80,7 +80,7 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that cannot be."""
     if config.device == "null":
         return _load_null(config, progress)
-    device = select_device(config.device, config.device_index, config.threads)
+    device = select_device(config.device, config.device_index, config.threads, config.kernels)
     _check_dtype(device, config.dtype)
     _check_quantization(device, config.quantize)
     with compile_log() if device.kind == "npu" else nullcontext():
@@ -110,11 +110,19 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
     page_tokens = config.page_tokens or device.page_tokens
     quantizer = Quantizer.parse(config.quantize) if config.quantize else None
     options = LoadOptions(
-        _DTYPES[config.dtype], device.torch_device, page_tokens, config.max_model_len, progress, progress.expect_tensors, quantizer
+        _DTYPES[config.dtype],
+        device.torch_device,
+        page_tokens,
+        config.max_model_len,
+        progress,
+        progress.expect_tensors,
+        quantizer,
+        config.kernels,
     )
     if device.kind == "cpu" and ops.kernel_set() == "torch":
         message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
+    _warn_of_cann(device, config.kernels)
     if device.kind != "cpu":
         _check_kernels(device, options)
     model = _load_model(config.model, options)
@@ -191,7 +199,13 @@ def _warn_of_few_pages(groups: Sequence[CacheGroup], max_model_len: int) -> None
 
 def _check_dtype(device: Device, dtype: str) -> None:
     if device.kind == "npu" and dtype != "bfloat16":
-        raise StartUpError(f"--dtype {dtype}: the PyPTO kernels of --device npu take bfloat16 only")
+        raise StartUpError(f"--dtype {dtype}: the kernels of --device npu take bfloat16 only")
+
+
+def _warn_of_cann(device: Device, kernels: str) -> None:
+    if device.kind == "npu" and kernels == "cann":
+        message = "the kernels of CANN promise no batch invariance: tokens may depend on the other rows of a batch"
+        _log.warning(message, extra={"mend": "--kernels pypto"})
 
 
 def _check_kernels(device: Device, options: LoadOptions) -> None:

@@ -9,17 +9,18 @@ import torch
 from kernels import ops
 from kernels.cpu import capabilities, products
 from pypto_serving.wire import contract
+from worker.npu_software import cann_version
 
 # Decide how work is divided, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
 _CODE = ("kernels", "worker/checkpoint", "worker/layers", "worker/models", "worker/sampling")
-_NPU_CODE = ("kernels/pypto",)  # computes on an NPU only
+_NPU_CODE = ("kernels/pypto", "kernels/cann")  # computes on an NPU only
 _OTHER_CODE = ("kernels/testing",)
 
 
-def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = "") -> str:
+def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = "", npu_kernels: str = "pypto") -> str:
     """Two workers with the same id and the same weights compute the same bits.
 
     `quantization` says how matrices are quantized, in one word, and is "" when they are not: the id begins with "bfloat16-int8", say.
@@ -30,7 +31,9 @@ def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = ""
         hardware = _describe_cpu(dtype)
     else:
         name = getattr(torch, device.type).get_device_properties(device).name.lower().replace(" ", "-")
-        hardware = (f"{device.type}-{name}", ops.kernel_set(device.type))
+        hardware = (f"{device.type}-{name}", ops.kernel_set(device.type, npu_kernels))
+        if device.type == "npu":  # whose compiler and operators both sets need
+            hardware += (f"cann-{cann_version()}",)
     parts = (
         "-".join(filter(None, (str(dtype).removeprefix("torch."), quantization))),
         f"torch-{torch.__version__}",

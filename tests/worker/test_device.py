@@ -118,6 +118,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime, tmp_path: Path) 
         "torch_npu": runtime,
         "pypto": runtime,
         "kernels.pypto.registration": SimpleNamespace(register=lambda: "kernels"),
+        "kernels.cann.registration": SimpleNamespace(register=lambda: "kernels of CANN"),
     }
 
     def load(name: str) -> object:
@@ -130,7 +131,8 @@ def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime, tmp_path: Path) 
     monkeypatch.setattr(torch, "device", lambda *args: args)  # "npu" is a name that torch-npu gives it
     monkeypatch.setenv("TILE_FWK_OUTPUT_DIR", "/nowhere")
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
-    monkeypatch.setenv("PTO_TILE_LIB_CODE_PATH", str(tmp_path))
+    (tmp_path / "include" / "pto").mkdir(parents=True)
+    monkeypatch.delenv("PTO_TILE_LIB_CODE_PATH", raising=False)
     return modules
 
 
@@ -153,8 +155,8 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
         ),
         ("torch_npu", AttributeError("torch._C has no attribute"), r"^--device npu: torch-npu cannot be loaded; .*has no attribute\)$"),
         ("torch_npu", RuntimeError(), r"^--device npu: torch-npu cannot be loaded; .*\(RuntimeError\)$"),
-        ("pypto", None, r"^--device npu: the package pypto is not installed \(extra `npu`\)$"),
-        ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the PyPTO kernels cannot be loaded; .*\(libc_sec.so\)$"),
+        ("pypto", None, r"^--device npu: the package pypto is not installed \(extra `npu`\); --kernels cann does without$"),
+        ("kernels.pypto.registration", OSError("libc_sec.so"), r"^--device npu: the kernels of pypto cannot be loaded; .*\(libc_sec.so\)$"),
     ],
 )
 def test_npu_without_something_names_it(modules: dict[str, object], name: str, found: object, line: str) -> None:
@@ -167,6 +169,26 @@ def test_npu_whose_toolkit_is_not_set_up_is_refused(modules: dict[str, object], 
     monkeypatch.delenv("ASCEND_HOME_PATH")
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: ASCEND_HOME_PATH is not set, and PyPTO would simulate"):
         select_device("npu")
+
+
+def test_kernels_of_cann_serve_without_pypto_and_its_headers(
+    modules: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules["pypto"] = None
+    monkeypatch.delenv("ASCEND_HOME_PATH")
+    with caplog.at_level(logging.INFO):
+        device = select_device("npu", npu_kernels="cann")
+    assert device.kernels == "kernels of CANN" and vars(caplog.records[0])["kernels"] == "cann"
+    assert device.replay_refusal is not None
+
+
+def test_versions_that_do_not_belong_together_are_a_warning(
+    modules: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "aarch64-linux").mkdir()
+    (tmp_path / "aarch64-linux" / "ascend_toolkit_install.info").write_text("version=8.3.RC1\n")
+    select_device("npu")
+    assert "install CANN 8.5.0" in vars(caplog.records[-1])["mend"] and caplog.records[-1].levelno == logging.WARNING
 
 
 def test_auto_takes_no_npu_for_a_cpu_because_pypto_is_missing(modules: dict[str, object]) -> None:

@@ -117,7 +117,7 @@ def test_missing_kernels_are_told_once(
 @pytest.mark.parametrize(("kind", "dtype", "refused"), [("npu", "float32", True), ("npu", "bfloat16", False), ("cuda", "float32", False)])
 def test_dtype_that_the_kernels_do_not_take_is_refused(kind: str, dtype: str, refused: bool) -> None:
     device = SimpleNamespace(kind=kind)
-    with pytest.raises(StartUpError, match=r"^--dtype float32: the PyPTO kernels") if refused else nullcontext():
+    with pytest.raises(StartUpError, match=r"^--dtype float32: the kernels of --device npu") if refused else nullcontext():
         loaded_runner._check_dtype(device, dtype)
 
 
@@ -145,6 +145,15 @@ def test_graphs_that_must_not_be_replayed_are_not_captured_and_why(caplog: pytes
     with caplog.at_level(logging.WARNING):
         assert loaded_runner._plan_graphs(model, None, None, device) is None
     assert [vars(record)["reason"] for record in caplog.records] == ["pypto 0.2.0 is too old"]
+
+
+@pytest.mark.parametrize(("kind", "kernels", "warnings"), [("npu", "cann", 1), ("npu", "pypto", 0), ("cpu", "cann", 0)])
+def test_kernels_that_promise_no_batch_invariance_are_told(
+    kind: str, kernels: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        loaded_runner._warn_of_cann(SimpleNamespace(kind=kind), kernels)
+    assert [vars(record)["mend"] for record in caplog.records] == ["--kernels pypto"] * warnings
 
 
 def test_device_whose_kernels_do_not_compute_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What drives an NPU, and what is missing for it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,26 +19,78 @@ def toolkit(tmp_path: Path) -> Path:
 
 
 def test_versions_and_headers_are_found(toolkit: Path) -> None:
-    found = find_npu_software({"ASCEND_HOME_PATH": str(toolkit)})
+    found = find_npu_software(environment={"ASCEND_HOME_PATH": str(toolkit)})
     assert (found.cann, found.pto_isa) == ("8.5.0", str(toolkit / "include" / "pto"))
 
 
 def test_a_toolkit_that_does_not_tell_its_version_is_taken(toolkit: Path) -> None:
     (toolkit / "aarch64-linux" / "ascend_toolkit_install.info").unlink()
-    assert find_npu_software({"ASCEND_HOME_PATH": str(toolkit)}).cann == "unknown"
+    assert find_npu_software(environment={"ASCEND_HOME_PATH": str(toolkit)}).cann == "unknown"
 
 
 @pytest.mark.parametrize("environment", [{}, {"ASCEND_HOME_PATH": ""}])
 def test_pypto_is_not_left_to_simulate(environment: dict[str, str]) -> None:
     with pytest.raises(FileNotFoundError, match=r"^ASCEND_HOME_PATH is not set, and PyPTO would simulate"):
-        find_npu_software(environment)
+        find_npu_software(environment=environment)
 
 
 def test_missing_headers_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=rf"^there is no folder {tmp_path}/include/pto, .* PTO_TILE_LIB_CODE_PATH$"):
-        find_npu_software({"ASCEND_HOME_PATH": str(tmp_path)})
-    elsewhere = {"ASCEND_HOME_PATH": str(tmp_path), "PTO_TILE_LIB_CODE_PATH": str(tmp_path)}
-    assert find_npu_software(elsewhere).pto_isa == str(tmp_path)
+    told = rf"^there is no folder {tmp_path}/include/pto, .* set PTO_TILE_LIB_CODE_PATH to where it lies$"
+    with pytest.raises(FileNotFoundError, match=told):
+        find_npu_software(environment={"ASCEND_HOME_PATH": str(tmp_path)})
+
+
+def test_headers_may_lie_elsewhere(tmp_path: Path) -> None:
+    environment = {"ASCEND_HOME_PATH": str(tmp_path), "PTO_TILE_LIB_CODE_PATH": str(tmp_path / "pto-isa")}
+    (tmp_path / "include" / "pto").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=rf"^there is no folder {tmp_path}/pto-isa/include/pto, "):
+        find_npu_software(environment=environment)
+    (tmp_path / "pto-isa" / "include" / "pto").mkdir(parents=True)
+    assert find_npu_software(environment=environment).pto_isa == str(tmp_path / "pto-isa" / "include" / "pto")
+
+
+def test_cann_s_own_kernels_need_nothing_of_pypto(toolkit: Path) -> None:
+    shutil.rmtree(toolkit / "include")
+    found = find_npu_software("cann", {"ASCEND_HOME_PATH": str(toolkit)})
+    assert (found.cann, found.pypto, found.mismatch) == ("8.5.0", "not used", None)
+    assert find_npu_software("cann", {}).cann == "unknown"
+
+
+def test_cann_s_own_kernels_are_not_replayed() -> None:
+    assert "lengths of sequences" in NpuSoftware("8.5.0", "2.9.0", "not used", "not used").replay_refusal
+
+
+@pytest.mark.parametrize(
+    ("cann", "torch_npu", "pypto"),
+    [
+        ("8.5.0", "2.9.0", "0.2.0"),
+        ("8.5.0", "2.9.0", "0.2.1"),
+        ("8.5.0", "unknown", "unknown"),
+        ("8.5.0", "2.9.0", "not used"),
+        ("9.1.0", "2.12.0", "9.1.0"),
+        ("unknown", "2.13.0", "0.2.0"),
+    ],
+)
+def test_versions_of_one_column_belong_together(cann: str, torch_npu: str, pypto: str) -> None:
+    assert NpuSoftware(cann, torch_npu, pypto, "/pto").mismatch is None
+
+
+@pytest.mark.parametrize(
+    ("cann", "torch_npu", "pypto", "wants"),
+    [
+        ("8.5.0", "2.9.0.post2", "0.2.0", "torch-npu 2.9.0 and pypto 0.2; installed are torch-npu 2.9.0.post2 and pypto 0.2.0"),
+        ("8.5.0", "2.13.0", "unknown", "torch-npu 2.9.0 and pypto 0.2; installed are torch-npu 2.13.0 and pypto unknown"),
+        ("8.5.0", "2.9.0", "9.1.0", "torch-npu 2.9.0 and pypto 0.2; installed are torch-npu 2.9.0 and pypto 9.1.0"),
+        ("9.1.0", "2.12.0", "0.2.0", "torch-npu 2.12.0 and pypto 9.1; installed are torch-npu 2.12.0 and pypto 0.2.0"),
+    ],
+)
+def test_versions_of_different_columns_are_named_with_what_to_install(cann: str, torch_npu: str, pypto: str, wants: str) -> None:
+    assert NpuSoftware(cann, torch_npu, pypto, "/pto").mismatch == f"CANN {cann} goes with {wants}"
+
+
+def test_another_cann_is_told_of_the_column_that_was_chosen() -> None:
+    mismatch = NpuSoftware("8.3.RC1", "2.9.0", "0.2.0", "/pto").mismatch
+    assert mismatch is not None and mismatch.endswith("install CANN 8.5.0 with torch-npu 2.9.0 and pypto 0.2")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class Decoder:
         self.cache_groups = config.cache_groups(options.page_tokens, options.dtype)
         self.progress = options.progress
         self.is_capturable = all(layer.feed_forward.is_capturable for layer in layers)
-        self.numerics_id = numerics_id(options.dtype, options.device, quantization)
+        self.numerics_id = numerics_id(options.dtype, options.device, quantization, options.npu_kernels)
         self._device = options.device
         self._eps = config.norm_eps
         self._ends = ends

@@ -23,6 +23,7 @@ class LoadOptions:
     progress: Callable[[], None] = lambda: None  # called after every tensor loaded and layer computed
     expect_tensors: Callable[[int], None] = lambda count: None  # called with the number of tensors, before the first one
     quantizer: Quantizer | None = None  # of matrices that the checkpoint has in larger types; on a CPU only
+    npu_kernels: str = "pypto"  # which of the two sets serves an NPU
 
 
 @dataclass(frozen=True, slots=True)
