@@ -248,4 +248,4 @@ def _target(arguments: argparse.Namespace) -> Iterator[Finding]:
         if error.code.name == "UNAUTHENTICATED":  # of health nobody is asked for a key
             yield Finding("warn", "key", f"{arguments.target} asks for one: PYPTO_SERVING_API_KEY gives it, to hear more")
             return
-        yield Finding("wrong", "target", explanation(error, [arguments.target], is_for_operators=False))
+        yield Finding("wrong", "target", explanation(error, [arguments.target], arguments))

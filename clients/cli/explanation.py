@@ -1,5 +1,6 @@
 """What a failed call means to whoever typed the command, and with which exit status it ends."""
 
+import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,13 @@ def exit_code(error: "ServingError") -> ExitCode:
     return ExitCode.UNREACHABLE if isinstance(error, ServerUnreachable) else ExitCode.FAILED
 
 
-def explanation(error: "ServingError", addresses: Sequence[str], is_for_operators: bool) -> str:
-    """One line: whom it is about, what failed, and what to do. `is_for_operators`: the call was to an admin service."""
+def explanation(error: "ServingError", addresses: Sequence[str], arguments: argparse.Namespace) -> str:
+    """One line: whom it is about, what failed, and what to do, by the flags that were given."""
     where, code = ", ".join(addresses), error.code.name
+    is_for_operators = getattr(arguments, "is_for_operators", False)
     if exit_code(error) is ExitCode.UNREACHABLE:
-        return _why_unreachable(error, where, is_for_operators)
+        speaks_tls = any(getattr(arguments, flag, None) for flag in ("tls", "tls_ca", "tls_cert"))
+        return _why_unreachable(error, where, is_for_operators) + _tls_hint(error, speaks_tls)
     request = f" (request {error.request_id})" if error.request_id else ""
     if code == "UNAUTHENTICATED":
         return f"{code}: {error.message}; {_KEY_SOURCES} names {'one of its --admin-key-file' if is_for_operators else 'one'}{request}"
@@ -34,6 +37,17 @@ def explanation(error: "ServingError", addresses: Sequence[str], is_for_operator
     if is_for_operators and code == "DEADLINE_EXCEEDED":
         return f"{where} has been reached and does not answer: is it the address for operators (--admin-port of a control plane)?"
     return f"{code}: {error.message}{request}"
+
+
+def _tls_hint(error: "ServingError", speaks_tls: bool) -> str:
+    """What else it may be: of several addresses of a host gRPC tells only the last failure, such as that the port is closed there."""
+    from pypto_serving.process.connection_problems import connection_problem
+
+    if "failed to connect" not in error.message or connection_problem(error.message):
+        return ""
+    if speaks_tls:
+        return "; or its certificate comes from no authority of --tls-ca"
+    return "; or it asks for TLS" if "ipv6:" in error.message else ""
 
 
 def _why_unreachable(error: "ServingError", where: str, is_for_operators: bool) -> str:

@@ -58,5 +58,5 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except ServingError as error:
-        print(f"error: {explanation(error, addresses, getattr(arguments, 'is_for_operators', False))}", file=sys.stderr)
+        print(f"error: {explanation(error, addresses, arguments)}", file=sys.stderr)
         return exit_code(error)

@@ -157,17 +157,17 @@ async def _first_state(arguments: argparse.Namespace) -> "tuple[ServiceState, Ma
     observer = ServiceObserver()
     async with _reader(arguments) as reader:
         reading = await reader.read()
-        state = observer.observe(_explained(reading))
+        state = observer.observe(_explained(reading, arguments))
         if state.activity is not None:
             await asyncio.sleep(_RATE_SECONDS)
             reading = await reader.read()
-            state = observer.observe(_explained(reading))
+            state = observer.observe(_explained(reading, arguments))
     return state, reading.errors
 
 
-def _explained(reading: "Reading") -> "Reading":
+def _explained(reading: "Reading", arguments: argparse.Namespace) -> "Reading":
     """With what failed in words for whoever looks."""
-    failures = {target: explanation(error, [target], is_for_operators=True) for target, error in reading.errors.items()}
+    failures = {target: explanation(error, [target], arguments) for target, error in reading.errors.items()}
     return replace(reading, failures={**reading.failures, **failures})
 
 
@@ -181,5 +181,5 @@ async def _watch(arguments: argparse.Namespace) -> None:
     async with _reader(arguments) as reader:
         with Live(screen=True, auto_refresh=False) as live:
             while True:
-                live.update(tables(observer.observe(_explained(await reader.read()))), refresh=True)
+                live.update(tables(observer.observe(_explained(await reader.read(), arguments))), refresh=True)
                 await asyncio.sleep(arguments.interval)

@@ -29,7 +29,7 @@ _PROBE_SECONDS = 1.0
 #: An unknown model is looked for no more often.
 _LOOK_SECONDS = 1.0
 
-_NO_ANSWER = "no answer"
+_NO_ANSWER, _NOT_SERVING = "no answer", "it answers, and does not serve: `pypto-serving health` says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class ControlPlanes:
             log = self._trouble_logs[target]
             if trouble:
                 self._troubles[target] = trouble
-                log.note(f"control plane {target}: {trouble}", is_missing=trouble == _NO_ANSWER)
+                log.note(f"control plane {target}: {trouble}", is_missing=trouble in (_NO_ANSWER, _NOT_SERVING))
             elif self._troubles.pop(target, None):
                 log.reached()
                 _log.info("control plane serves", extra={"target": target})
@@ -204,7 +204,7 @@ class ControlPlanes:
 async def _trouble(probe: AsyncClient) -> str:
     """Why a control plane would not take a request; empty if it would."""
     try:
-        return "" if await probe.is_serving() else "it answers, and does not serve: `pypto-serving health` says why"
+        return "" if await probe.is_serving() else _NOT_SERVING
     except ServerUnreachable as error:
         return connection_problem(error.message) or _NO_ANSWER
     except ServingError as error:

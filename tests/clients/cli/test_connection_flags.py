@@ -43,6 +43,12 @@ async def test_plain_text_to_a_tls_port_is_one_line_that_says_so(command_line, s
     assert (ended.status, ended.err) == (3, line + " (flags: --tls, --tls-ca, --tls-cert, --tls-key)\n")
 
 
+async def test_where_grpc_may_hide_a_wrong_certificate_that_is_said_too(command_line, dead_target, tmp_path):
+    ca = CertificateDirectory(tmp_path).issue("server").ca
+    ended = await command_line("models", "--connect-seconds", "0", "--tls-ca", str(ca), target=dead_target)
+    assert ended.status == 3 and ended.err.endswith("; or its certificate comes from no authority of --tls-ca\n")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, ": no such file"), ("", "holds no key"), ("a\nb\n", "holds 2 keys, must be one"), ("zwei Wörter", "line 1: ")],

@@ -117,6 +117,16 @@ async def test_the_log_tells_once_that_a_control_plane_is_away_and_that_it_is_ba
     assert told() == ["control plane serves", f"control plane {server.target}: no answer", "control plane serves"]
 
 
+async def test_a_control_plane_that_waits_for_its_worker_at_the_start_is_no_warning(caplog):
+    caplog.set_level("INFO")
+    async with FakeServer(FakeInferenceService()) as server:
+        await server.set_serving(False)
+        async with running_gateway(server.target):
+            pass
+    [told] = [record for record in caplog.records if record.name == "clients.gateway.control_planes"]
+    assert told.levelname == "INFO" and told.getMessage().startswith(f"not there yet: control plane {server.target}: it answers, and ")
+
+
 async def test_a_full_queue_says_when_to_come_back(fake_front):
     fake_front.fake.faults.append(StreamFault(StatusCode.RESOURCE_EXHAUSTED, None, "the queue is full", retry_after_ms=1500))
     answer = await fake_front.http.post(COMPLETIONS, json={"prompt": "x", "stream": True})
