@@ -95,6 +95,11 @@ _argmax = _define(
     rows.argmax,
     lambda logits: logits.new_empty(logits.shape[0], dtype=torch.int64),
 )
+_top_k = _define(
+    "top_k(Tensor values, int count) -> Tensor",
+    rows.top_k,
+    lambda values, count: values.new_empty(values.shape[0], count),
+)
 
 
 def greatest_in_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,6 +250,11 @@ def greatest(logits: Tensor) -> tuple[Tensor, Tensor]:
     return _greatest(logits)  # type: ignore[no-any-return]
 
 
+def top_k(values: Tensor, count: int) -> Tensor:
+    """values [S, V] fp32, count <= V -> the `count` greatest values of each row, falling [S, count]."""
+    return _top_k(values, count)  # type: ignore[no-any-return]
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [T, K] -> x @ weight.T + bias [T, N] for weight [N, K] as it is stored; torch itself does not promise batch invariance."""
     return _linear(x, weight, bias)  # type: ignore[no-any-return]
@@ -323,6 +333,11 @@ def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor,
 def can_capture_experts(device_type: str) -> bool:
     """Whether moe_experts runs on a kind of device without waiting for it; in torch the host has to know how many rows an expert has."""
     return device_type == "npu" or (device_type == "cuda" and accelerator_rows.triton_products() is not None)
+
+
+def has_float64(device_type: str) -> bool:
+    """Whether a kind of device computes in float64; an NPU takes float32 in its place and does not say so."""
+    return device_type != "npu"
 
 
 def kernel_set(device_type: str = "cpu", npu_kernels: str = "pypto") -> str:

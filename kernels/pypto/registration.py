@@ -22,6 +22,7 @@ from kernels.pypto.norm import add_rms_norm, rms_norm
 from kernels.pypto.paged_attention import paged_attention
 from kernels.pypto.qk_rope_kv_write import qk_rope_kv_write
 from kernels.pypto.swiglu import swiglu
+from kernels.pypto.top_k import top_k
 from kernels.reference import moe, rows
 
 _ALIGNED = 16  # bf16 numbers in 32 bytes, which rows of a tile begin at multiples of
@@ -83,6 +84,7 @@ OPERATORS = {
     "linear": Operator(linear, accelerator_rows.linear, _takes_linear),
     "embedding": Operator(embedding, rows.embedding, _takes_embedding),
     "argmax": Operator(argmax, rows.argmax, _takes_logits),
+    "top_k": Operator(top_k, rows.top_k, _takes_logits),
     "qk_rope_kv_write": Operator(qk_rope_kv_write, ops.qk_rope_kv_write_in_parts, _takes_rows),
     "paged_attention": Operator(paged_attention, attention.paged_attention, _takes_attention),
     "moe_route": Operator(moe_route, moe.moe_route, _takes_router),

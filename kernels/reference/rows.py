@@ -63,3 +63,8 @@ def embedding(ids: Tensor, table: Tensor) -> Tensor:
 def argmax(logits: Tensor) -> Tensor:
     """logits [S, V] -> [S] int64, the lowest id where the greatest value occurs more than once."""
     return torch.argmax(logits, dim=-1)
+
+
+def top_k(values: Tensor, count: int) -> Tensor:
+    """values [S, V] -> the `count` greatest values of each row, falling [S, count]."""
+    return values.topk(count, dim=-1).values

@@ -11,7 +11,7 @@ from kernels.testing.interpreter import interpreted
 @contextmanager
 def npu_layout() -> Iterator[None]:
     """Within it, models load and run as on an NPU; with the CPU's own kernels unless others are registered."""
-    with patch.object(linear, "_is_on_host", lambda weight: False):
+    with patch.object(linear, "_is_on_host", lambda weight: False), patch.object(ops, "has_float64", lambda device_type: False):
         yield
 
 

@@ -21,6 +21,7 @@ def arguments() -> dict[str, tuple]:
         "moe_experts": (torch.randn(2, 16), torch.rand(2, 2), torch.tensor([[0, 2], [2, 1]]), torch.randn(3, 8, 16), torch.randn(3, 16, 4)),
         "embedding": (positions, torch.randn(8, 16)),
         "argmax": (torch.randn(2, 16),),
+        "top_k": (torch.randn(2, 16), 5),
         "swiglu": (torch.randn(2, 16),),
         "moe_route": (torch.randn(2, 8), 2, True, "softmax"),
     }

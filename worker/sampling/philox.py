@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _U64 = npt.NDArray[np.uint64]
+Floats64 = npt.NDArray[np.float64]
 
 _NUM_ROUNDS = 10
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
@@ -35,11 +36,11 @@ def philox4x32(counters: _U64, keys: _U64) -> _U64:
     return words
 
 
-def uniforms(seeds: _U64, indices: npt.NDArray[np.int64], purpose: Purpose) -> npt.NDArray[np.float64]:
+def uniforms(seeds: _U64, indices: npt.NDArray[np.int64], purpose: Purpose) -> Floats64:
     """One number in (0, 1) for each token: key = seed, counter = (index, purpose), the middle of one of 2**32 equal parts."""
     index = indices.astype(np.uint64)
     zero = np.zeros_like(index)
     counters = np.stack([index & _LOW, index >> _HALF, zero + np.uint64(purpose), zero])
     words = philox4x32(counters, np.stack([seeds & _LOW, seeds >> _HALF]))
-    middles: npt.NDArray[np.float64] = (words[0].astype(np.float64) + 0.5) * 2.0**-32
+    middles: Floats64 = (words[0].astype(np.float64) + 0.5) * 2.0**-32
     return middles

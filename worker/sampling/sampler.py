@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels import ops
 from pypto_serving.wire.contract import MIN_TEMPERATURE
+from worker.sampling.float32_draw import draw, mark_greatest
 from worker.sampling.philox import Purpose, uniforms
 from worker.sampling.sampling_rows import SamplingRows
 from worker.sampling.token_entries import TokenEntries
@@ -28,6 +29,7 @@ _NUM_CANDIDATES = (2048,)  # tried in this order before a row is sorted as a who
 
 _NEVER = float("-inf")
 _LARGEST = torch.finfo(torch.float32).max
+_BITS = np.array([1, 2, 4, 8, 16, 32, 64, 128], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,7 @@ def _adjust(scores: Tensor, rows: SamplingRows) -> Tensor:
 
 def _mask(scores: Tensor, rows: SamplingRows) -> None:
     places, packed = to_device(rows.masks.rows, scores.device), to_device(rows.masks.allowed, scores.device)
-    bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1
-    allowed = bits.flatten(1)[:, : scores.shape[-1]].bool()
+    allowed = (packed[:, :, None] & to_device(_BITS, scores.device)).bool().flatten(1)[:, : scores.shape[-1]]
     scores[places] = scores[places].masked_fill(~allowed, _NEVER)
 
 
@@ -136,7 +137,10 @@ def _bounded(values: Tensor, before: Tensor) -> Tensor:
 
 def _draw(scores: _Scores, rows: SamplingRows, drawn: Ints) -> Tensor:
     """Draw for the rows `drawn`, a block at a time; returns token ids."""
-    points = to_device(uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.logits.device)[:, None]
+    uniform, device = uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.logits.device
+    if not ops.has_float64(device.type):
+        return draw(scores.of, rows.columns, drawn, uniform, scores.logits.shape[-1])
+    points = to_device(uniform, device)[:, None]
     blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(drawn), _BLOCK_ROWS)]
     return torch.cat([_draw_block(scores.of(drawn[block]), rows.columns, drawn[block], points[block]) for block in blocks])
 
@@ -213,8 +217,7 @@ def _at_least(weights: Tensor, least: Tensor, count: Tensor) -> Tensor:
     marked = weights >= least
     if weights.is_cpu and bool((marked.sum(dim=-1, keepdim=True) == count).all()):
         return marked
-    above, equal = weights > least, weights == least
-    return above | (equal & (equal.cumsum(dim=-1) <= count - above.sum(dim=-1, keepdim=True)))
+    return mark_greatest(weights, least, count)
 
 
 def _invert(weights: Tensor, points: Tensor) -> Tensor:

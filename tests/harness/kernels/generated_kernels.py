@@ -11,6 +11,7 @@ from torch import Tensor
 _PAGE_TOKENS = 128
 _DECODE_ROWS = 8
 _LENGTH = 1024  # tokens of a sequence of a decode step
+_VOCABULARY = 151936  # Qwen's, the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,19 @@ OPERATORS: dict[str, tuple[str, Callable[[ModelShape, int], tuple[Any, ...]]]] =
         lambda model, rows: (torch.zeros(rows, model.num_experts), model.experts_per_token, True, "softmax"),
     ),
     "moe_experts": ("moe_experts:moe_experts", _experts),
+    "argmax": ("lookup:argmax", lambda model, rows: (torch.zeros(rows, _VOCABULARY),)),
+    "top_k": ("top_k:top_k", lambda model, rows: (torch.zeros(rows, _VOCABULARY), 128)),
 }
+
+#: What the sampler calls, whatever the model.
+OF_THE_SAMPLER = ("argmax", "top_k")
 
 
 def operators_of(model: str) -> list[str]:
     """What a layer of the model calls, and the embedding."""
     dense, sparse = {"gate_up", "down", "swiglu"}, {"moe_route", "moe_experts"}
-    return [name for name in OPERATORS if name not in (dense if MODELS[model].num_experts else sparse)]
+    others = dense if MODELS[model].num_experts else sparse
+    return [name for name in OPERATORS if name not in {*others, *OF_THE_SAMPLER}]
 
 
 def generate(model: str, operator: str, rows: int = _DECODE_ROWS) -> list[tuple[str, frozenset[str], int]]:

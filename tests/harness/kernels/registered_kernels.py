@@ -36,3 +36,20 @@ def norms_of_both_kinds() -> tuple[list[str], list[float], list[float]]:
         results = [ops.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
     expected = [rows.rms_norm(*arguments).float().flatten() for arguments in (wide, narrow)]
     return launched, torch.cat(results).tolist(), torch.cat(expected).tolist()
+
+
+def drawn_tokens() -> tuple[list[str], list[int], list[int]]:
+    """Kernels launched to draw from some rows of logits, what they drew, and what the torch implementations draw."""
+    from harness.sampling import draw
+
+    from kernels.testing.npu_role import interpreted_kernels, npu_layout
+    from worker.step import LaneSampling
+
+    logits = torch.randn(6, 3000, generator=torch.Generator().manual_seed(0)).bfloat16().float() * 3
+    kinds = ({}, {"top_k": 20}, {"top_k": 20, "top_p": 0.9}, {"top_k": 128, "min_p": 0.01}, {"top_k": 2}, {"top_p": 0.9})
+    samplings = [LaneSampling(temperature=float(row > 0), seed=row, **kind) for row, kind in enumerate(kinds)]
+    with npu_layout():
+        expected = draw(logits, samplings)
+    with interpreted_kernels() as launched:
+        drawn = draw(logits, samplings)
+    return launched, drawn, expected

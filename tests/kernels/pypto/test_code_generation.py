@@ -1,7 +1,7 @@
 """Code for an NPU is made of every kernel at the shapes of published models. The interpreter says whether kernels compute."""
 
 import pytest
-from harness.kernels.generated_kernels import MODELS, operators_of
+from harness.kernels.generated_kernels import MODELS, OF_THE_SAMPLER, operators_of
 
 from kernels.testing.isolation import IsolatedFailure, run_isolated
 
@@ -21,7 +21,7 @@ CASES = [
     pytest.param(model, operator, marks=pytest.mark.kernels_fast if (model, operator) in FAST else ())
     for model in MODELS
     for operator in operators_of(model)
-]
+] + [pytest.param("qwen3-0.6b", operator, marks=pytest.mark.kernels_fast) for operator in OF_THE_SAMPLER]
 
 
 @pytest.mark.parametrize("model, operator", CASES)

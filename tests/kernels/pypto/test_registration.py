@@ -27,7 +27,7 @@ def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, ta
 @pytest.mark.kernels_fast
 def test_every_operator_that_a_model_calls_is_registered_for_npus():
     assert set(run_isolated("harness.kernels.registered_kernels:registered", "PrivateUse1")) >= {
-        "rms_norm", "add_rms_norm", "swiglu", "linear", "embedding", "argmax", "qk_rope_kv_write", "paged_attention", "moe_route",
+        "rms_norm", "add_rms_norm", "swiglu", "linear", "embedding", "argmax", "top_k", "qk_rope_kv_write", "paged_attention", "moe_route",
         "moe_experts",
     }  # fmt: skip
 
@@ -37,3 +37,10 @@ def test_the_dispatcher_runs_the_kernels_and_the_torch_implementations():
     launched, results, expected = run_isolated("harness.kernels.registered_kernels:norms_of_both_kinds")
     assert launched == ["rms_norm_kernel"]
     torch.testing.assert_close(torch.tensor(results), torch.tensor(expected), rtol=2**-7, atol=0)
+
+
+@pytest.mark.kernels_fast
+def test_the_sampler_runs_on_the_kernels_and_draws_the_same():
+    launched, drawn, expected = run_isolated("harness.kernels.registered_kernels:drawn_tokens")
+    assert launched == ["argmax_kernel", "top_k_kernel"]
+    assert drawn == expected

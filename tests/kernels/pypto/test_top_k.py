@@ -10,10 +10,8 @@ pytestmark = [pytest.mark.kernels, pytest.mark.timeout(600)]
 
 
 def check(values, count, depth=Depth.TENSOR_GRAPH):
-    (leading, ids), _ = interpret("top_k:top_k", values, count, depth=depth)
+    (leading,), _ = interpret("top_k:top_k", values, count, depth=depth)
     assert torch.equal(leading, values.sort(dim=-1, descending=True).values[:, :count])
-    assert torch.equal(values.gather(1, ids), leading)
-    assert all(len(row.unique()) == count for row in ids)
 
 
 def random(rows, width):
