@@ -26,12 +26,13 @@ _MAX_ROTATED = 896
 def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
     """Serve a kind of device, named by its dispatch key, from now on; the operators are gone again when the result is destroyed."""
     library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)  # type: ignore[no-untyped-call]
-    for name, operator in _operators().items():
+    for name, operator in operators().items():
         library.impl(name, operator)  # type: ignore[no-untyped-call]
     return library
 
 
-def _operators() -> dict[str, Callable[..., Any]]:
+def operators() -> dict[str, Callable[..., Any]]:
+    """What serves each operator that is not left to torch-npu."""
     choices: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., bool]]] = {
         "rms_norm": (rows.rms_norm, accelerator_rows.rms_norm, _takes_rows),
         "add_rms_norm": (rows.add_rms_norm, accelerator_rows.add_rms_norm, _takes_rows),

@@ -1,0 +1,176 @@
+"""The two sets of kernels of an NPU, call by call: how long each takes, and how far apart their results are."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.cann import registration as cann_registration
+from kernels.reference import rows
+
+KernelSet = Mapping[str, Callable[..., Any]]
+_REPEATS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of the model whose operators are called."""
+
+    hidden: int = 1024
+    inner: int = 3072
+    heads: int = 16
+    kv_heads: int = 8
+    width: int = 128
+    vocabulary: int = 151_936
+    experts: int = 128
+    chosen: int = 8
+    expert_inner: int = 768
+    page_tokens: int = 128
+    rows: tuple[int, int] = (8, 512)  # of a decode step and of a chunk
+    context: int = 2048
+
+
+#: So small that a CPU plays the device; with heads that CANN's attention takes.
+TINY = Sizes(64, 96, 4, 2, 64, 256, 8, 2, 32, 16, (2, 5), 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call of an operator."""
+
+    operator: str
+    shape: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of a call by both sets: microseconds, or the first line of what it raised."""
+
+    case: Case
+    pypto: float | str
+    cann: float | str
+    difference: float  # the largest of any number that a call returns or writes, infinity for other indices; NaN where one failed
+    greatest: float = 1.0  # of the numbers themselves
+
+    @property
+    def is_close(self) -> bool:
+        """Whether bf16, sums in another order, and weights of experts that CANN rounds explain the difference."""
+        return self.difference <= 2**-5 * max(self.greatest, 1.0)
+
+
+def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    """Every operator of a layer, with the rows of a decode step and of a chunk of a prompt; arguments are on the device."""
+    numbers = torch.Generator().manual_seed(0)
+
+    def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.randn(*shape, generator=numbers).to(device, dtype)
+
+    hidden, heads, kv_heads, width = sizes.hidden, sizes.heads, sizes.kv_heads, sizes.width
+    norm, qkv, gate_up = random(hidden), random((heads + 2 * kv_heads) * width, hidden) / 32, random(2 * sizes.inner, hidden) / 32
+    table = random(sizes.vocabulary, hidden)
+    angles = torch.rand(sizes.context, width // 2, generator=numbers).to(device)
+    for num_rows in sizes.rows:
+        x = random(num_rows, hidden)
+        label = f"{num_rows} x {hidden}"
+        yield Case("rms_norm", label, (x, norm, 1e-6))
+        yield Case("add_rms_norm", label, (x, random(num_rows, hidden), norm, 1e-6))
+        yield Case("swiglu", f"{num_rows} x {2 * sizes.inner}", (random(num_rows, 2 * sizes.inner),))
+        yield Case("linear", f"{label} x {len(qkv)}", (x, qkv, None))
+        yield Case("linear", f"{label} x {len(gate_up)}", (x, gate_up, None))
+        yield Case("embedding", label, (torch.arange(num_rows, dtype=torch.int32, device=device), table))
+        logits = random(num_rows, sizes.experts, dtype=torch.float32)
+        yield Case("moe_route", f"{num_rows} of {sizes.experts}", (logits, sizes.chosen, True, "softmax"))
+        experts = random(sizes.experts, 2 * sizes.expert_inner, hidden) / 32, random(sizes.experts, hidden, sizes.expert_inner) / 32
+        weights, ids = logits.softmax(-1).topk(sizes.chosen)
+        yield Case("moe_experts", f"{label}, {sizes.chosen} of {sizes.experts}", (x, weights, ids.int(), *experts))
+    yield Case("argmax", f"{sizes.rows[0]} x {sizes.vocabulary}", (random(sizes.rows[0], sizes.vocabulary, dtype=torch.float32),))
+    for sequences, chunk in ((sizes.rows[0], 1), (1, sizes.rows[1])):
+        yield from _attention_cases(sizes, random, angles, sequences, chunk)
+
+
+def _attention_cases(sizes: Sizes, random: Callable[..., Tensor], angles: Tensor, sequences: int, chunk: int) -> Iterator[Case]:
+    """Sequences of the whole context, of which the last tokens run."""
+    device, pages = angles.device, -(-sizes.context // sizes.page_tokens)
+    num_rows, heads, kv_heads, width = sequences * chunk, sizes.heads, sizes.kv_heads, sizes.width
+    k_cache, v_cache = (random(sequences * pages, sizes.page_tokens, kv_heads, width) for _ in range(2))
+    table = torch.arange(sequences * pages, dtype=torch.int32).view(sequences, pages)
+    positions = torch.arange(sizes.context - chunk, sizes.context, dtype=torch.int32).repeat(sequences)
+    slots = torch.arange(sequences).repeat_interleave(chunk) * pages * sizes.page_tokens + positions
+    starts = torch.arange(sequences + 1, dtype=torch.int32) * chunk
+    table, positions, slots, starts = (tensor.to(device) for tensor in (table, positions, slots.int(), starts))
+    label = f"{chunk} of {sizes.context}, {sequences} sequences, {heads}/{kv_heads} heads of {width}"
+    qkv = random(num_rows, heads + 2 * kv_heads, width)
+    yield Case("qk_rope_kv_write", label, (qkv, None, None, 0.0, positions, angles.cos(), angles.sin(), k_cache, v_cache, slots))
+    q = random(num_rows, heads, width)
+    yield Case("paged_attention", label, (q, k_cache, v_cache, table, starts, positions, width**-0.5, 0))
+
+
+def cann_set() -> KernelSet:
+    """What `--kernels cann` computes each operator with."""
+    operators = cann_registration.operators()
+
+    def qk_rope_kv_write(*args: Any) -> Tensor:
+        qkv, _, _, _, positions, cos, sin, k_cache, v_cache, slots = args
+        query, key, value = qkv.split([qkv.shape[1] - 2 * k_cache.shape[2], k_cache.shape[2], k_cache.shape[2]], 1)
+        query, key = operators["rotary"](query, key, positions, cos, sin)
+        operators["write_kv"](key, value, k_cache, v_cache, slots)
+        return query
+
+    return {
+        **operators,
+        "qk_rope_kv_write": qk_rope_kv_write,
+        "linear": rows.linear,
+        "embedding": rows.embedding,
+        "argmax": rows.argmax,
+    }
+
+
+def compare(case: Case, pypto: KernelSet, cann: KernelSet, synchronize: Callable[[], None]) -> Comparison:
+    """Call both; what one raises does not keep the other from being called."""
+    (pypto_us, ours), (cann_us, theirs) = (_run(kernels[case.operator], case.arguments, synchronize) for kernels in (pypto, cann))
+    if not ours or not theirs:
+        return Comparison(case, pypto_us, cann_us, float("nan"))
+    greatest = max((float(result.abs().max()) for result in ours if result.is_floating_point()), default=1.0)
+    return Comparison(case, pypto_us, cann_us, _difference(ours, theirs), greatest)
+
+
+def _run(operator: Callable[..., Any], arguments: Sequence[Any], synchronize: Callable[[], None]) -> tuple[float | str, list[Tensor]]:
+    """Mean microseconds of calls in a row, after the first, and what the first returned and wrote."""
+    mine = [value.clone() if isinstance(value, Tensor) else value for value in arguments]
+    try:
+        returned = operator(*mine)
+        synchronize()
+        left = [
+            value for before, value in zip(arguments, mine, strict=True) if isinstance(value, Tensor) and not torch.equal(before, value)
+        ]
+        results = [*(returned if isinstance(returned, tuple) else () if returned is None else (returned,)), *left]
+        results = [result.cpu().double() if result.is_floating_point() else result.cpu().long() for result in results]
+        begin = time.perf_counter()
+        for _ in range(_REPEATS):
+            operator(*mine)
+        synchronize()
+    except Exception as error:  # whatever a device's libraries raise belongs into the table
+        return str(error).partition("\n")[0] or type(error).__name__, []
+    return (time.perf_counter() - begin) / _REPEATS * 1e6, results
+
+
+def _difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    if [result.shape for result in ours] != [result.shape for result in theirs]:
+        return float("inf")
+    indices = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if not mine.is_floating_point()]
+    if not all(torch.equal(mine, other) for mine, other in indices):
+        return float("inf")
+    return max(float((mine - other).abs().max()) for mine, other in zip(ours, theirs, strict=True))
+
+
+def format_table(comparisons: Sequence[Comparison]) -> str:
+    """One line each, as Markdown."""
+    lines = ["| operator | shape | pypto us | cann us | largest difference |", "|---|---|---|---|---|"]
+    for row in comparisons:
+        pypto, cann = (told if isinstance(told, str) else f"{told:,.0f}" for told in (row.pypto, row.cann))
+        lines.append(f"| {row.case.operator} | {row.case.shape} | {pypto} | {cann} | {row.difference:.3g} |")
+    return "\n".join(lines)
