@@ -1,5 +1,7 @@
 """What tenants have used, and what single requests were charged."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from control_plane.core.step import ids
@@ -63,6 +65,26 @@ class Account:
 
 
 @dataclass(slots=True, eq=False)
+class Progress:
+    """How far a choice came, over all attempts at it."""
+
+    num_brought: int  # tokens that a client brought to the first attempt, and may have invented: it has them at any later one
+    num_generated: int = 0  # the most that there ever were, those included
+    token_ids: "array[int]" = field(default_factory=ids)  # as far as any attempt came; where they differ, those of the last one
+
+    def has_told(self, token_ids: Sequence[int]) -> bool:
+        """Whether a client may have received these tokens here."""
+        return self.num_brought <= len(token_ids) and ids(token_ids) == self.token_ids[: len(token_ids)]
+
+    def note(self, token_ids: Sequence[int]) -> None:
+        """An attempt that ran has come so far."""
+        self.num_generated = max(self.num_generated, len(token_ids))
+        came = ids(token_ids)
+        if came != self.token_ids[: len(came)]:
+            self.token_ids = came
+
+
+@dataclass(slots=True, eq=False)
 class Charge:
     """What a request was charged, together with the attempts before it that it resumes."""
 
@@ -70,14 +92,32 @@ class Charge:
     resume_key: bytes
     identity: int  # of what its tokens follow from, as `identity_of` says
     max_tokens: int  # the most that was ever taken in
-    num_prompt_tokens: int = 0
-    num_new_prompt_tokens: int = 0  # those of them that are charged to this attempt
-    num_generated: dict[tuple[int, int], int] = field(default_factory=dict)  # by the identity of a choice: how far it came
+    num_given: int = 0  # tokens that came with it and had to be computed: the prompt, and what was not generated here
+    num_new: int = 0  # those of them that are charged to this attempt
+    progress: dict[tuple[int, int], Progress] = field(default_factory=dict)  # by the identity of a choice
     end_time: float = 0.0
+
+    @property
+    def num_kept_tokens(self) -> int:
+        """Tokens that it keeps in memory."""
+        return sum(len(each.token_ids) for each in self.progress.values())
+
+    def has_told(self, spec: GenerationRequest) -> bool:
+        """Whether all that a client says it has received of this may be true."""
+        return all(self._has_told(choice) for choice in spec.choices)
+
+    def _has_told(self, choice: ChoiceSpec) -> bool:
+        progress = self.progress.get(choice_identity(choice))
+        return progress.has_told(choice.resumed_token_ids) if progress else not choice.resumed_token_ids
 
     def covers(self, spec: GenerationRequest) -> bool:
         """Whether a resume, after the end of this, can bring no token that was not taken in with it."""
-        return spec.max_tokens <= self.max_tokens and all(choice_identity(choice) in self.num_generated for choice in spec.choices)
+        return spec.max_tokens <= self.max_tokens and all(choice_identity(choice) in self.progress for choice in spec.choices)
+
+
+def num_given_tokens(spec: GenerationRequest) -> int:
+    """What comes with a request of which nothing is known: its prompt, and the tokens that it resumes, which are computed like one."""
+    return len(spec.prompt_token_ids) + sum(len(choice.resumed_token_ids) for choice in spec.choices)
 
 
 def identity_of(spec: GenerationRequest) -> int:

@@ -42,7 +42,7 @@ class KeyUsage:
 
     requests: int = 0  # taken in, resumes included
     ended: int = 0
-    prompt_tokens: int = 0  # of requests taken in, without resumes
+    prompt_tokens: int = 0  # of requests taken in, without resumes and what is submitted again
     generation_tokens: int = 0
     refusals: Counter[str] = field(default_factory=Counter)  # by quota
 

@@ -5,6 +5,7 @@ from fakes.control_plane.engine_doubles import Bench, RecordingFrontEnd, make_ch
 from fakes.worker.strict_worker import describe, solo
 
 from control_plane.core.sampling import SamplingParams
+from control_plane.engine import quotas
 from control_plane.engine.options import EngineOptions
 from control_plane.engine.ports import Failure, Quota, Tenant
 from control_plane.engine.stats import UNNAMED
@@ -220,6 +221,71 @@ def test_what_only_claims_to_be_a_resume_is_like_a_new_request(bench, changed):
     assert "is over its quota of tokens" in next(iter(refusals(bench).values()))
 
 
+def claimed(bench: Bench, token_ids: list[int], name: str = "r", limit: int = 100, **fields) -> None:
+    """A resume whose client says that it has received these tokens."""
+    submit(bench, name, acme(limit), takes_over=True, resumed=tuple(token_ids), numerics_id="fake", **fields)
+
+
+@pytest.mark.parametrize("num_told", [0, 3, 8])
+@pytest.mark.parametrize("lie", [[91], [91, 92, 93], [91] * 7])
+def test_tokens_that_were_never_generated_are_charged_with_what_follows_them(bench, num_told, lie):
+    """They have to be computed like a prompt, and what follows them is news."""
+    submit(bench, "r", acme(100))
+    run_at_once(bench)
+    told = solo(PROMPT, 8)[:num_told]
+    assert bench.front_end.output_of("r")[:num_told] == told and used(bench) == 3 + 8
+    lose_front_end(bench)
+    claimed(bench, told + lie, max_tokens=20)
+    run_at_once(bench)
+    num_claimed = num_told + len(lie)
+    assert used(bench) == 3 + 8 + 3 + num_claimed + (20 - num_claimed)
+
+
+def test_a_lie_does_not_make_a_request_go_on_that_would_be_refused(bench):
+    submit(bench, "r", acme(60))
+    run_at_once(bench)
+    lose_front_end(bench)
+    submit(bench, "newcomer", acme(60), prompt=range(60 - 11), max_tokens=1)
+    claimed(bench, [*solo(PROMPT, 8)[:5], 91], limit=60)
+    bench.turn()
+    assert "is over its quota of tokens" in refusals(bench)["r"]
+
+
+def test_a_prompt_is_not_smuggled_in_as_what_was_generated(bench):
+    claimed(bench, [1] * 98, name="unheard", max_tokens=99)
+    bench.turn()
+    assert "the prompt, with what is resumed, has 101 tokens" in bench.front_end.failed["unheard"].message
+    claimed(bench, [1] * 50, name="unheard", max_tokens=51)
+    run_at_once(bench)
+    assert used(bench) == 3 + 51
+
+
+def test_a_choice_that_is_told_as_much_as_was_generated_of_it_is_believed_alone(bench):
+    seeds = [SamplingParams(seed=index) for index in range(2)]
+    submit(bench, "r", acme(100), choices=[make_choice(index, sampling=seed) for index, seed in enumerate(seeds)])
+    run_at_once(bench, 5)
+    known = [bench.front_end.output_of("r", index) for index in range(2)]
+    lose_front_end(bench)
+    tokens = (known[0], [*known[1][:-1], 91])
+    choices = [make_choice(index, sampling=seeds[index], resumed=tuple(tokens[index]), numerics_id="fake") for index in range(2)]
+    before = used(bench)
+    submit(bench, "r", acme(100), takes_over=True, choices=choices)
+    assert used(bench) == before + 3 + sum(map(len, tokens)), "one lie, and nothing of it is taken for a resume"
+
+
+def test_of_what_has_ended_only_so_much_is_remembered(bench, monkeypatch):
+    monkeypatch.setattr(quotas, "_MAX_KNOWN_TOKENS", 20)
+    for name in ("a", "b", "c"):
+        submit(bench, name, acme(1000))
+        run_at_once(bench)
+    lose_front_end(bench)
+    for name in ("c", "b", "a"):
+        before = used(bench)
+        resume(bench, 8 - 1, acme(1000), name=name)
+        run_at_once(bench)
+        assert used(bench) - before == (0 if name != "a" else 3 + 8)
+
+
 def test_other_tokens_than_before_are_charged(bench):
     submit(bench, "r", acme(100), sampling=SamplingParams(seed=0))
     run_at_once(bench)
@@ -245,7 +311,7 @@ def test_a_resume_that_may_bring_more_than_before_needs_tokens_that_are_left(ben
 
 def test_a_request_is_not_made_longer_and_longer_for_nothing(bench):
     submit(bench, "r", acme(60), max_tokens=20)
-    for length in range(40, 140, 20):
+    for length in range(40, 100, 20):
         run_at_once(bench)
         lose_front_end(bench)
         resume(bench, length - 20, acme(60), max_tokens=length)
@@ -254,13 +320,13 @@ def test_a_request_is_not_made_longer_and_longer_for_nothing(bench):
     assert used(bench) <= 60 + 20
 
 
-def test_after_a_restart_resumes_are_believed_and_charged_all_but_what_they_bring():
+def test_after_a_restart_resumes_are_believed_and_charged_with_all_that_is_computed():
     bench = Bench()
     submit(bench, "newcomer", acme(60, 1), prompt=range(40), max_tokens=20)
     resume(bench, 3, acme(60, 1), prompt=tuple(range(50)))
     run_at_once(bench)
     assert not refusals(bench)
-    assert used(bench) == 40 + 20 + 50 + 5
+    assert used(bench) == 40 + 20 + 50 + 3 + 5
 
 
 def test_after_a_restart_no_more_is_believed_than_two_minutes_tokens():
@@ -268,9 +334,9 @@ def test_after_a_restart_no_more_is_believed_than_two_minutes_tokens():
     for index in range(20):
         resume(bench, 1, acme(60), name=f"r{index}", prompt=tuple(range(50)), max_tokens=2)
         run_at_once(bench, 20)
-    assert used(bench) == 3 * 51
+    assert used(bench) == 3 * 52
     assert set(refusals(bench)) == {f"r{index}" for index in range(3, 20)}
-    assert "tokens a minute: 153 are used, the prompt has 50, limit 60; retry in 143.0 s" in refusals(bench)["r3"]
+    assert "tokens a minute: 156 are used, the prompt, with what is resumed, has 51, limit 60; retry in 147.0 s" in refusals(bench)["r3"]
 
 
 def test_what_is_submitted_again_before_anybody_heard_of_it_is_charged_no_token_twice(bench):
@@ -283,6 +349,7 @@ def test_what_is_submitted_again_before_anybody_heard_of_it_is_charged_no_token_
     run_at_once(bench)
     assert not refusals(bench)
     assert used(bench) == 60 + 1 + 8 - num_generated
+    assert usage(bench, "prompt_tokens") == 3 + 3 + 60 - 3 - num_generated, "each prompt once"
 
 
 def test_what_a_lost_engine_had_accepted_is_never_refused(bench):
@@ -291,6 +358,15 @@ def test_what_a_lost_engine_had_accepted_is_never_refused(bench):
     run_at_once(bench)
     assert not refusals(bench)
     assert used(bench) == 5 * 4
+
+
+def test_a_client_may_have_less_than_its_front_end_brought_after_the_loss_of_an_engine(bench):
+    resume(bench, 6, acme(100), was_accepted=True)
+    run_at_once(bench)
+    lose_front_end(bench)
+    resume(bench, 4, acme(100))
+    run_at_once(bench)
+    assert used(bench) == 2
 
 
 def test_a_resume_with_nothing_to_run_costs_nothing(bench):
