@@ -14,14 +14,16 @@ from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.frontend_link.service import SERVER_OPTIONS, SchedulerService, SessionOptions
 from control_plane.edge.frontend_link.session import FrontEndView
 from control_plane.edge.service.admin_service import AdminService, FrontEndCounts
+from control_plane.edge.service.error_interceptor import ErrorInterceptor
 from control_plane.edge.service.readiness import Readiness
 from control_plane.engine.engine import Engine
-from pypto_serving.admin.v1 import admin_pb2_grpc
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.process.health import HealthService
 from pypto_serving.process.listening import bind, bind_socket
 from pypto_serving.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 _SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 _FAREWELL_SECONDS = 1.0
 
 
@@ -78,7 +80,9 @@ class FrontEndServer:
     async def serve(self, thread: EngineThread, engine: Engine) -> AsyncIterator[None]:
         """Serve front ends while the block runs, as soon as this scheduler may; until then they are told why not."""
         service = SchedulerService(engine, self._options, self._refusal, profiler=thread.profiler)
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        # Sessions end in their own way; calls of operators are counted where these call, at a front end.
+        errors = ErrorInterceptor(lambda method, code, context: (), services=f"/{_ADMIN}/")
+        server = grpc.aio.server(interceptors=[errors], options=SERVER_OPTIONS)
         health = HealthService()
         readiness = self._readiness = Readiness(health, (_SERVICE,), lambda _: None)
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(service, server)

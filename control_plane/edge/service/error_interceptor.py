@@ -42,8 +42,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
     call that ends before its one request has come. Handlers of one request are coroutines, those of a stream of requests async generators.
     """
 
-    def __init__(self, observe_call: CallObserver) -> None:
+    def __init__(self, observe_call: CallObserver, services: str = "/") -> None:
+        """`services`: what the paths of methods begin with whose errors are converted."""
         self._observe_call = observe_call
+        self._services = services
         self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # by method
 
     async def intercept_service(
@@ -56,7 +58,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         if path in self._wrapped:
             return self._wrapped[path]
         handler = await continuation(handler_call_details)
-        if handler is None:
+        if handler is None or not path.startswith(self._services):
             return handler
         observe = self._observe_call if path.startswith(_OURS) else lambda method, code, context: ()
         call = _Call(path.rpartition("/")[2], handler.request_deserializer or bytes, observe)
