@@ -1,5 +1,9 @@
 """What the numerics id tells apart."""
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -59,6 +63,18 @@ def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.Mo
     assert before["cpu"] == before["cuda"] != before["npu"]
     monkeypatch.setattr(numerics, "_NPU_CODE", ())
     assert digest("cpu") == before["npu"]
+
+
+def test_an_npu_is_named_with_its_cann_and_the_set_of_kernels_that_serves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "aarch64-linux").mkdir()
+    (tmp_path / "aarch64-linux" / "ascend_toolkit_install.info").write_text("version=8.5.0\n")
+    monkeypatch.setitem(os.environ, "ASCEND_HOME_PATH", str(tmp_path))
+    monkeypatch.setattr(ops, "version", {"pypto": "0.2.0", "torch-npu": "2.9.0"}.__getitem__)
+    properties = SimpleNamespace(name="Ascend910B3")
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(get_device_properties=lambda device: properties), raising=False)
+    pypto, cann = (numerics_id(torch.bfloat16, SimpleNamespace(type="npu"), "", kernels).split("/") for kernels in ("pypto", "cann"))
+    assert pypto[2:5] == ["npu-ascend910b3", "pypto-0.2.0-torch-npu-2.9.0", "cann-8.5.0"]
+    assert cann[2:5] == ["npu-ascend910b3", "cann-torch-npu-2.9.0", "cann-8.5.0"]
 
 
 def test_the_temperature_below_which_tokens_are_the_most_likely_ones_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
