@@ -1,7 +1,7 @@
 """Draws on a kind of device without float64: an NPU computes in float32 whatever it is asked for.
 
-The same distribution and the same random number as in worker.sampling.sampler, and so the same token, unless the number falls within some
-2^-21 of where one token's share ends and the next one's begins, or a filter's cut within that of a weight.
+The same distribution and the same random number as in worker.sampling.sampler, and so the token that exact numbers would draw, unless the
+random number falls within some 2^-21 of where one token's share ends and the next one's begins, or a filter's cut within that of a weight.
 
 No order of adding is left to a library. Sums of weights are pairwise, over absolute places. Running sums, which decide, are of whole
 numbers: the shares that weights have of 2^30, exact in int32 in every order. They go over blocks, and then over the columns of one block.
