@@ -14,7 +14,7 @@ from clients.gateway.replies.shapes import ChatCompletion
 from clients.gateway.routes.conversation import Conversation, conversation
 from clients.gateway.routes.replies import documented, json_reply
 from clients.gateway.schemas.chat import ChatRequest
-from clients.gateway.service import caller_of, gateway_of, started, unless_gone, whole
+from clients.gateway.service import caller_of, gateway_of, unless_gone
 from clients.results import Event, Started
 
 ROUTER = APIRouter()
@@ -28,7 +28,7 @@ async def create_chat_completion(body: ChatRequest, http: HttpRequest) -> Respon
     chat = await conversation(body, http, caller)
     if body.stream:
         return EventStream(await unless_gone(http, _begin(chat, body)), caller.headers, gateway.metrics)
-    completion = await unless_gone(http, whole(chat.client, chat.request))
+    completion = await unless_gone(http, chat.whole())
     prompt_ids = completion.started.prompt_token_ids
     return json_reply(chat_completion(_head(completion.started), completion, lambda: chat.parser(prompt_ids), chat.call_id), caller)
 
@@ -39,7 +39,7 @@ def _head(first: Started) -> ReplyHead:
 
 async def _begin(chat: Conversation, body: ChatRequest) -> AsyncGenerator[str, None]:
     """The texts of a stream, as soon as the request has been accepted."""
-    first, events = await started(chat.client, chat.request)
+    first, events = await chat.started()
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     stream = ChatStream(_head(first), body.n or 1, lambda: chat.parser(first.prompt_token_ids), chat.call_id, include_usage)
     return _texts(stream, events)

@@ -18,7 +18,7 @@ from clients.gateway.replies.shapes import ResponseShape
 from clients.gateway.routes.conversation import Conversation, conversation
 from clients.gateway.routes.replies import documented, json_reply
 from clients.gateway.schemas.responses import ResponsesRequest
-from clients.gateway.service import caller_of, gateway_of, started, unless_gone, whole
+from clients.gateway.service import caller_of, gateway_of, unless_gone
 from clients.gateway.translation.responses import chat_body
 from clients.results import Delta, Event, Finished, Started
 
@@ -33,7 +33,7 @@ async def create_response(body: ResponsesRequest, http: HttpRequest) -> Response
     chat = await conversation(chat_body(body), http, caller)
     if body.stream:
         return EventStream(await unless_gone(http, _begin(chat, body)), caller.headers, gateway.metrics)
-    completion = await unless_gone(http, whole(chat.client, chat.request))
+    completion = await unless_gone(http, chat.whole())
     stream, parser = _stream(chat, body, completion.started)
     choice = completion.choices[0]
     pieces = parser.feed(choice.text) + parser.end() if parser else [Content(choice.text)]
@@ -69,7 +69,7 @@ def _dumped(value: Any) -> Any:
 
 async def _begin(chat: Conversation, body: ResponsesRequest) -> AsyncGenerator[str, None]:
     """The texts of a stream, as soon as the request has been accepted."""
-    first, events = await started(chat.client, chat.request)
+    first, events = await chat.started()
     return _texts(*_stream(chat, body, first), events)
 
 

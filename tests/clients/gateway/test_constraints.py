@@ -105,3 +105,29 @@ async def test_a_format_beside_tools_leaves_the_choice_between_both(target):
 async def test_constraints_in_our_own_terms(target, outputs, pattern):
     choice = await answered(target, ending="</think>", structured_outputs=outputs)
     assert re.fullmatch(pattern, choice["message"]["content"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "banana"}}}], "tool_choice": "required"},
+            "tools",
+        ),
+        (
+            {"tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}},
+            "response_format",
+        ),
+    ],
+)
+async def test_a_schema_that_is_none_is_blamed_on_the_field_that_holds_it(target, fields, param):
+    async with running_gateway(target) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        for stream in (False, True):
+            body = {"messages": [{"role": "user", "content": "?"}], "stream": stream, **fields}
+            answer = await http.post("/v1/chat/completions", json=body)
+            error = answer.json()["error"]
+            assert (
+                (answer.status_code, error["param"]) == (400, param)
+                and error["message"].startswith(f"{param}: ")
+                and "banana" in error["message"]
+            )
