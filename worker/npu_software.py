@@ -14,7 +14,7 @@ _UNKNOWN = "unknown"
 _NOT_USED = "not used"
 #: What belongs to a release of CANN by the tables of its makers: versions of torch-npu, the best first, and the beginning of PyPTO's.
 _COLUMNS = {
-    "8.5": (("2.9.0", "2.8.0.post2"), "0.2"),
+    "8.5": (("2.9.0",), "0.2"),
     "9.1": (("2.12.0", "2.11.0", "2.10.0.post4", "2.9.0.post6"), "9.1"),
 }
 

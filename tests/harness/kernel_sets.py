@@ -26,15 +26,16 @@ class Sizes:
     width: int = 128
     vocabulary: int = 151_936
     experts: int = 128
-    chosen: int = 8
+    chosen: int = 8  # experts of a row
     expert_inner: int = 768
     page_tokens: int = 128
     rows: tuple[int, int] = (8, 512)  # of a decode step and of a chunk
     context: int = 2048
+    most_kept: int = 128  # tokens, by the sampler
 
 
 #: So small that a CPU plays the device; with heads that CANN's attention takes.
-TINY = Sizes(64, 96, 4, 2, 64, 256, 8, 2, 32, 16, (2, 5), 40)
+TINY = Sizes(64, 96, 4, 2, 64, 256, 8, 2, 32, 16, (2, 5), 40, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Comparison:
 
 
 def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
-    """Every operator of a layer, with the rows of a decode step and of a chunk of a prompt; arguments are on the device."""
+    """Every operator of a model and the sampler, with the rows of a decode step and of a chunk of a prompt; arguments are on the device."""
     numbers = torch.Generator().manual_seed(0)
 
     def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -87,7 +88,9 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         experts = random(sizes.experts, 2 * sizes.expert_inner, hidden) / 32, random(sizes.experts, hidden, sizes.expert_inner) / 32
         weights, ids = logits.softmax(-1).topk(sizes.chosen)
         yield Case("moe_experts", f"{label}, {sizes.chosen} of {sizes.experts}", (x, weights, ids.int(), *experts))
-    yield Case("argmax", f"{sizes.rows[0]} x {sizes.vocabulary}", (random(sizes.rows[0], sizes.vocabulary, dtype=torch.float32),))
+    logits = random(sizes.rows[0], sizes.vocabulary, dtype=torch.float32)
+    yield Case("argmax", f"{sizes.rows[0]} x {sizes.vocabulary}", (logits,))
+    yield Case("top_k", f"{sizes.most_kept} of {sizes.rows[0]} x {sizes.vocabulary}", (logits, sizes.most_kept))
     for sequences, chunk in ((sizes.rows[0], 1), (1, sizes.rows[1])):
         yield from _attention_cases(sizes, random, angles, sequences, chunk)
 
@@ -126,6 +129,7 @@ def cann_set() -> KernelSet:
         "linear": rows.linear,
         "embedding": rows.embedding,
         "argmax": rows.argmax,
+        "top_k": rows.top_k,
     }
 
 
