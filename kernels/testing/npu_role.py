@@ -1,4 +1,4 @@
-"""The CPU in the role of an NPU: models load and run on the PyPTO kernels, interpreted."""
+"""The CPU in the role of an NPU: models load and run on the PyPTO kernels, interpreted or only counted."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,15 +16,21 @@ def npu_layout() -> Iterator[None]:
 
 
 @contextmanager
-def interpreted_kernels() -> Iterator[list[str]]:
-    """Within it, CPU tensors are computed by interpreted kernels, whose names the list receives. For a process of its own."""
+def npu_kernels() -> Iterator[None]:
+    """Within it, models load and run on the PyPTO kernels, whose launches somebody has to take over. For a process of its own."""
     from kernels.pypto.registration import register
 
     with ExitStack() as stack:
         stack.enter_context(npu_layout())
-        names = stack.enter_context(interpreted())
         # On a CPU the first of these is dispatched in parts, and the second has a kernel of its own; on an NPU it is the other way round.
         stack.enter_context(patch.object(ops, "qk_rope_kv_write_in_parts", ops._qk_rope_kv_write))
         stack.enter_context(patch.object(ops, "_greatest", ops.greatest_in_parts))
         stack.callback(register("CPU")._destroy)
+        yield
+
+
+@contextmanager
+def interpreted_kernels() -> Iterator[list[str]]:
+    """Within it, these are interpreted, and the list receives their names. For a process of its own."""
+    with npu_kernels(), interpreted() as names:
         yield names
