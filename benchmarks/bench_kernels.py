@@ -3,7 +3,7 @@
 Run with `python -m benchmarks.bench_kernels`. Prints one line of JSON per case and exits with 1 when a case takes over 2 % more cycles than
 the baseline, or is not in it; `--update` writes the baseline instead. Cycles are "pypto 0.2.0 910B cost-model cycles, not time": they rank
 kernels and do not say how long an NPU takes. The floors are what the assumed figures of an Ascend 910B allow; the model knows no limit
-of all cores together on memory, so that large matrices come out below theirs.
+of all cores together on memory, so that large matrices come out below theirs. Last come the layers of decode steps, as sums of these.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernel_cases import KernelCase, all_cases
+from benchmarks.kernel_cases import QWEN3_0_6B, QWEN3_14B, KernelCase, all_cases
 from kernels.testing.isolation import run_isolated
 
 LABEL = "pypto 0.2.0 910B cost-model cycles, not time"
@@ -23,6 +23,12 @@ BASELINE = Path(__file__).with_name("kernel_baseline.json")
 ALLOWED_GROWTH = 0.02
 # Nominal figures of an Ascend 910B, assumed and never measured here.
 CYCLES_PER_SECOND, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1.85e9, 1.6e12, 350e12
+
+# Of a decode step. A price holds the launch of its kernel; a call of torch is taken for a launch that computes nothing.
+LAYER = ("qkv", "qk-rope-kv-write", "decode-attention", "output", "add-rms-norm", "gate-up", "swiglu", "down", "add-rms-norm")
+TORCH_CALLS = 1  # of a layer: tests/kernels/pypto/test_launches.py counts them
+LAUNCH_CYCLES = 14_000
+DECODE_STEPS = {"8": "8-of-1024", "32": "32-of-512"}  # lanes, and the lengths of their sequences
 
 Row = dict[str, Any]
 
@@ -58,6 +64,17 @@ def judge(row: Row, baseline: dict[str, int]) -> str:
     return f"better: {before:,} -> {row['cycles']:,} cycles, {change:+.1%}; --update keeps it" if change < 0 else ""
 
 
+def decode_layers(cycles: dict[str, int]) -> list[Row]:
+    """Cycles of the layers of a decode step of each model, by the prices of their kernels."""
+    steps = []
+    for model in (QWEN3_0_6B, QWEN3_14B):
+        for lanes, lengths in DECODE_STEPS.items():
+            names = (f"{kernel}/{model.name}/{lengths if kernel == 'decode-attention' else lanes}" for kernel in LAYER)
+            layer = sum(cycles[name] for name in names) + TORCH_CALLS * LAUNCH_CYCLES
+            steps.append({"decode_step": f"{model.name}/{lengths}", "layers": model.layers, "cycles": model.layers * layer})
+    return steps
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Price, print, compare; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -76,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(row), verdict, flush=True)
     if options.update:
         _write(rows, keep_others=bool(options.only))
+    if not options.only:
+        for step in decode_layers({row["case"]: row["cycles"] for row in rows}):
+            print(json.dumps(step))
     return 1 if worse else 0
 
 

@@ -40,6 +40,7 @@ def logits(model: Model, token_ids: Sequence[int]) -> Tensor:
     batch = Batch(
         token_ids=torch.tensor(token_ids),
         positions=rows,
+        last_keys=rows,
         slots=tuple(rows for _ in groups),
         page_tables=tuple(torch.arange(num_pages, dtype=torch.int32)[None] for _ in groups),
         query_starts=torch.tensor([0, count], dtype=torch.int32),

@@ -30,12 +30,13 @@ class ModelShape:
     inner: int
     heads: int
     kv_heads: int
+    layers: int
     head_dim: int = 128
     vocab: int = 151936
 
 
-QWEN3_0_6B = ModelShape("qwen3-0.6b", 1024, 3072, 16, 8)
-QWEN3_14B = ModelShape("qwen3-14b", 5120, 17408, 40, 8)
+QWEN3_0_6B = ModelShape("qwen3-0.6b", 1024, 3072, 16, 8, 28)
+QWEN3_14B = ModelShape("qwen3-14b", 5120, 17408, 40, 8, 40)
 
 
 def all_cases() -> list[KernelCase]:
@@ -87,8 +88,8 @@ def _ends() -> Iterator[KernelCase]:
 def _attention() -> Iterator[KernelCase]:
     for model in (QWEN3_0_6B, QWEN3_14B):
         yield _attend(f"decode-attention/{model.name}/8-of-1024", model, [1] * 8, [1024] * 8)
+        yield _attend(f"decode-attention/{model.name}/32-of-512", model, [1] * 32, [512] * 32)
         yield _attend(f"prefill-attention/{model.name}/128-of-128", model, [128], [128])
-    yield _attend("decode-attention/qwen3-0.6b/32-of-512", QWEN3_0_6B, [1] * 32, [512] * 32)
     yield _attend("mixed-attention/qwen3-0.6b/64-of-256-and-8-of-512", QWEN3_0_6B, [64] + [1] * 8, [256] + [512] * 8)
 
 
@@ -107,7 +108,8 @@ def _rope_arguments(model: ModelShape, rows: int) -> tuple[Any, ...]:
     cache = _zeros(pages, _PAGE_TOKENS, model.kv_heads, width)
     table = torch.zeros(4096, width // 2)
     qkv = _zeros(rows, model.heads + 2 * model.kv_heads, width)
-    return qkv, _zeros(width), _zeros(width), 1e-6, torch.arange(rows), table, table.clone(), cache, cache.clone(), torch.arange(rows)
+    norms = (torch.zeros(1, heads, width) for heads in (model.heads, model.kv_heads))
+    return qkv, *norms, 1e-6, torch.arange(rows), table, table.clone(), cache, cache.clone(), torch.arange(rows)
 
 
 def _attend(name: str, model: ModelShape, new_tokens: list[int], lengths: list[int]) -> KernelCase:

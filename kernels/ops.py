@@ -167,6 +167,11 @@ def qk_rope_kv_write_in_parts(  # noqa: PLR0913, PLR0917 - see below
     return query
 
 
+_lay_out_head_norms = _define(
+    "lay_out_head_norms(Tensor q_norm, Tensor k_norm, int num_heads, int num_kv_heads) -> (Tensor, Tensor)",
+    lambda q_norm, k_norm, num_heads, num_kv_heads: (q_norm.clone(), k_norm.clone()),
+    _no_shapes,
+)
 _qk_rope_kv_write = _define(
     "qk_rope_kv_write(Tensor qkv, Tensor? q_norm, Tensor? k_norm, float eps, Tensor positions, Tensor cos, Tensor sin, "
     "Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> Tensor",
@@ -176,6 +181,16 @@ _qk_rope_kv_write = _define(
     ),
 )
 _cpu_kernels = extension.load()
+
+
+def index_dtype(device_type: str) -> torch.dtype:
+    """The type of ids, positions and slots that the operators of a kind of device take: 32 bits on an NPU, elsewhere 64."""
+    return torch.int32 if device_type == "npu" else torch.int64
+
+
+def lay_out_head_norms(q_norm: Tensor, k_norm: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, Tensor]:
+    """q_norm and k_norm [D] as qk_rope_kv_write takes them on their device: once, when a model is loaded."""
+    return _lay_out_head_norms(q_norm, k_norm, num_heads, num_kv_heads)  # type: ignore[no-any-return]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -199,7 +214,7 @@ def rotary(q: Tensor, k: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) ->
 
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """Puts rows k and v [T, Hk, D] at slots [T] int64 (page * page_tokens + offset) of the caches [pages, page_tokens, Hk, D]."""
+    """Puts rows k and v [T, Hk, D] at slots [T] (page * page_tokens + offset) of the caches [pages, page_tokens, Hk, D]."""
     _write_kv(k, v, k_cache, v_cache, slots)
 
 
@@ -217,7 +232,8 @@ def qk_rope_kv_write(  # noqa: PLR0913, PLR0917 - all that stands between a proj
 ) -> Tensor:
     """qkv [T, Hq + 2 Hk, D] -> queries [T, Hq, D]; puts keys and values at `slots` of the caches.
 
-    What rms_norm of the heads by q_norm and k_norm [D] (or neither), rotary and write_kv do one by one.
+    What rms_norm of the heads by q_norm and k_norm, rotary and write_kv do one by one. The norms' weights come from lay_out_head_norms;
+    None: there are no norms.
     """
     # On a CPU the parts are dispatched anyhow, and a call through Python's side of the dispatcher costs as much as a small part.
     implementation = qk_rope_kv_write_in_parts if qkv.is_cpu else _qk_rope_kv_write
@@ -230,13 +246,14 @@ def paged_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
     """Causal attention of q [T, Hq, D] over the caches [pages, page_tokens, Hk, D], which hold the rows' own keys already.
 
     Rows query_starts[b]:query_starts[b+1] (int32) belong to line b of page_table [B, P] (int32, -1 for no page); a row at
-    position p (positions [T] int64) sees keys 0..p, or the last `window` of them if window > 0. Other rows come out zero.
+    position p (positions [T]) sees keys 0..p, or the last `window` of them if window > 0. Other rows come out zero, and are at position -1
+    where there are as many rows as sequences: row b is then that of sequence b, or of none.
     """
     return _paged_attention(q, k_cache, v_cache, page_table, query_starts, positions, scale, window)  # type: ignore[no-any-return]
 
 
 def embedding(ids: Tensor, table: Tensor) -> Tensor:
-    """ids [T] int64, table [V, H] -> [T, H]."""
+    """ids [T], table [V, H] -> [T, H]."""
     return _embedding(ids, table)  # type: ignore[no-any-return]
 
 
@@ -318,7 +335,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Literal["softmax", "sigmoid"]) -> tuple[Tensor, Tensor]:
-    """router_logits [T, E] -> (weights [T, k] fp32, expert ids [T, k] int64), best first, ties to the lowest id."""
+    """router_logits [T, E] -> (weights [T, k] fp32, expert ids [T, k]), best first, ties to the lowest id."""
     return _moe_route(router_logits, top_k, renormalize, scoring)  # type: ignore[no-any-return]
 
 

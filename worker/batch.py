@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels import ops
 from worker.step import Bools, Ints
 from worker.transfers import to_device
 
@@ -57,7 +58,7 @@ class UnreadTokens:
     def put(self, column: Tensor) -> None:
         """Write the tokens to their rows of `column`."""
         device = self.token_ids.device
-        column[to_device(self.rows, device)] = self.token_ids[to_device(self.sources, device)]
+        column[to_device(self.rows, device)] = self.token_ids[to_device(self.sources, device)].to(column.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,17 @@ class Batch:
     """What a model's forward runs: T token rows of B sequences, S of which want logits.
 
     Rows of sequence b are query_starts[b]:query_starts[b+1]; sequences at the end may have none. Padding rows, which only captured shapes
-    have, come last, belong to no sequence and write to scratch slots.
+    have, come last, belong to no sequence and write to scratch slots. What steers kernels is computed on the host, as they take it: columns
+    are of the device's ops.index_dtype where nothing else is said.
     """
 
-    token_ids: Tensor  # [T] int64; 0 in padding rows
-    positions: Tensor  # [T] int64; index of the token in its sequence, 0 in padding rows
-    slots: tuple[Tensor, ...]  # per cache group [T] int64: page * page_tokens + offset
+    token_ids: Tensor  # [T]; 0 in padding rows
+    positions: Tensor  # [T]: index of the token in its sequence, 0 in padding rows
+    last_keys: Tensor  # [T]: position of the last key that the row sees, which is its own; -1 in padding rows, which see none
+    slots: tuple[Tensor, ...]  # per cache group [T]: page * page_tokens + offset
     page_tables: tuple[Tensor, ...]  # per cache group [B, P] int32, padded with -1; entries that left a window are -1 too
     query_starts: Tensor  # [B + 1] int32
-    logit_rows: Tensor  # [S] int64, indices into T
+    logit_rows: Tensor  # [S], indices into T
 
 
 class Hidden(NamedTuple):
@@ -107,17 +110,23 @@ class BatchBuilder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index_dtype = ops.index_dtype(device.type)
 
     def build(self, columns: BatchColumns) -> Batch:
         """The batch, without padding."""
-        token_ids = to_device(columns.token_ids, self._device)
+        token_ids = self._indices(columns.token_ids)
         if columns.unread is not None:
             columns.unread.put(token_ids)
+        positions = self._indices(columns.positions)
         return Batch(
             token_ids=token_ids,
-            positions=to_device(columns.positions, self._device),
-            slots=tuple(to_device(slots, self._device) for slots in columns.slots),
+            positions=positions,
+            last_keys=positions,
+            slots=tuple(self._indices(slots) for slots in columns.slots),
             page_tables=tuple(to_device(table, self._device) for table in columns.page_tables),
             query_starts=to_device(np.concatenate([[0], columns.row_ends]).astype(np.int32), self._device),
-            logit_rows=to_device(columns.logit_rows, self._device),
+            logit_rows=self._indices(columns.logit_rows),
         )
+
+    def _indices(self, column: Ints) -> Tensor:
+        return to_device(column, self._device, self._index_dtype)

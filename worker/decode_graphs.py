@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from kernels import ops
 from worker.batch import Batch, BatchColumns, Hidden
 from worker.kv_cache import KVCache
 from worker.step import RunnerLimits
@@ -63,33 +64,36 @@ class StaticBatch:
     Rows beyond those loaded are padding: token 0 at position 0 of no sequence, written to a scratch slot; row 0 is wanted once more for
     each that is not. At first all rows are padding.
 
-        columns [3 + groups, N]:  token ids | positions | wanted rows | slots of each cache group
+        columns [4 + groups, N]:  token ids | positions | last keys | wanted rows | slots of each cache group
     """
 
     def __init__(self, shape: GraphShape, cache: KVCache) -> None:
         device = cache.keys[0].device
-        self._padding = np.zeros((3 + len(cache.groups), shape.rows), dtype=np.int64)
-        self._padding[3:] = np.array(cache.scratch_slots)[:, None]
-        self._columns = torch.from_numpy(self._padding).to(device, copy=True)
+        self._padding = np.zeros((4 + len(cache.groups), shape.rows), dtype=np.int64)
+        self._padding[2] = -1
+        self._padding[4:] = np.array(cache.scratch_slots)[:, None]
+        self._columns = torch.from_numpy(self._padding).to(device, ops.index_dtype(device.type), copy=True)
         self.batch = Batch(
             token_ids=self._columns[0],
             positions=self._columns[1],
-            slots=tuple(self._columns[3:]),
+            last_keys=self._columns[2],
+            slots=tuple(self._columns[4:]),
             page_tables=tuple(
                 torch.full((shape.rows, -(-shape.max_tokens // group.page_tokens)), -1, dtype=torch.int32, device=device)
                 for group in cache.groups
             ),
             query_starts=torch.zeros(shape.rows + 1, dtype=torch.int32, device=device),
-            logit_rows=self._columns[2],
+            logit_rows=self._columns[3],
         )
 
     def load(self, columns: BatchColumns) -> None:
         """Put a decode step that fits into the buffers, behind what was launched over them."""
         num_rows, device = len(columns.token_ids), self._columns.device
         packed = self._padding.copy()
-        for line, column in zip(packed, (columns.token_ids, columns.positions, columns.logit_rows, *columns.slots), strict=True):
+        loaded = (columns.token_ids, columns.positions, columns.positions, columns.logit_rows, *columns.slots)
+        for line, column in zip(packed, loaded, strict=True):
             line[: len(column)] = column
-        self._columns.copy_(to_device(packed, device))
+        self._columns.copy_(to_device(packed, device, self._columns.dtype))
         if columns.unread is not None:
             columns.unread.put(self.batch.token_ids)
         starts = np.arange(len(self.batch.query_starts), dtype=np.int32)

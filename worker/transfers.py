@@ -26,9 +26,11 @@ def stay_on_host(tensors: Sequence[Tensor]) -> HostCopies:
     return HostCopies(tuple(tensors))
 
 
-def to_device(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """The array on the device; on a CPU without a copy."""
+def to_device(array: npt.NDArray[np.generic], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The array on the device, converted to `dtype` on the host if one is given; on a CPU else without a copy."""
     tensor = torch.from_numpy(array)
+    if dtype is not None:
+        tensor = tensor.to(dtype)
     if device.type == "cpu" or not array.size:
         return tensor.to(device)
     # A copy from memory that is not pinned waits for the stream.

@@ -87,7 +87,8 @@ def moe_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor,
     num_rows, top_k = expert_ids.shape
     width = x.shape[1]
     ordered, order = torch.sort(expert_ids.flatten(), stable=True)
-    starts = torch.searchsorted(ordered, torch.arange(down.shape[0] + 1, device=x.device)).int()
+    experts = torch.arange(down.shape[0] + 1, dtype=ordered.dtype, device=x.device)
+    starts = torch.searchsorted(ordered, experts, out_int32=True)
     order = order.int()
     parts = x.new_empty(num_rows * top_k, width)
     grouped_mlp_kernel(x, order // top_k, order.unsqueeze(1), starts, gate_up, down, parts, *expert_tiles(width, down.shape[2]))

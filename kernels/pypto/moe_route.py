@@ -13,7 +13,7 @@ _TAKEN = -1.0  # less than every score
 
 @pypto.frontend.jit()
 def moe_route_kernel(
-    router_logits: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    router_logits: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     weights: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     expert_ids: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_INT32),
     renormalize: bool,
@@ -28,7 +28,7 @@ def moe_route_kernel(
         valid = pypto.min(tile, rows - start)
         places = _places(experts)
         pypto.set_vec_tile_shapes(tile, _aligned(experts))
-        logits = pypto.view(router_logits, [tile, experts], [start, 0], valid_shape=[valid, experts])
+        logits = pypto.cast(pypto.view(router_logits, [tile, experts], [start, 0], valid_shape=[valid, experts]), pypto.DT_FP32)
         scores = _softmax(logits) if softmax else _sigmoid(logits)
         chosen, ids = _best(scores, places, top_k)
         if renormalize:
@@ -87,9 +87,9 @@ def _renormalized(chosen):
 
 
 def moe_route(router_logits: Tensor, top_k: int, renormalize: bool, scoring: Literal["softmax", "sigmoid"]) -> tuple[Tensor, Tensor]:
-    """The best experts of each row and their weights, as kernels.ops.moe_route."""
+    """The best experts of each row and their weights, as kernels.ops.moe_route, of logits in bf16."""
     assert scoring in ("softmax", "sigmoid"), scoring
     weights = torch.empty(router_logits.shape[0], top_k, dtype=torch.float32, device=router_logits.device)
     ids = torch.empty_like(weights, dtype=torch.int32)
-    moe_route_kernel(router_logits.float(), weights, ids, renormalize, scoring == "softmax", rows_per_tile(router_logits.shape[1]))
-    return weights, ids.long()
+    moe_route_kernel(router_logits, weights, ids, renormalize, scoring == "softmax", rows_per_tile(router_logits.shape[1]))
+    return weights, ids

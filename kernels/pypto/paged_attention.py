@@ -12,12 +12,6 @@ def paged_attention(
 ) -> Tensor:
     """Causal attention over the paged cache, as kernels.ops.paged_attention. Positions rise within a sequence."""
     at = positions.to(torch.int32)
-    num_rows, num_sequences = q.shape[0], page_table.shape[0]
-    if num_rows > num_sequences:
-        return paged_prefill(q, k_cache, v_cache, page_table, query_starts, at, scale, window)
-    # Decides by shapes alone, as a graph must: rows may still be several of a sequence, or of none.
-    rows = torch.arange(num_rows, dtype=query_starts.dtype, device=q.device)
-    sequences = torch.searchsorted(query_starts, rows, right=True) - 1
-    at = at.masked_fill(sequences >= num_sequences, -1)
-    lines = page_table[sequences.clamp(max=num_sequences - 1)]
-    return paged_decode(q, k_cache, v_cache, lines, at, scale, window)
+    if q.shape[0] == page_table.shape[0]:
+        return paged_decode(q, k_cache, v_cache, page_table, at, scale, window)
+    return paged_prefill(q, k_cache, v_cache, page_table, query_starts, at, scale, window)

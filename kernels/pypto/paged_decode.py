@@ -7,6 +7,8 @@ All heads go through one product: a row of queries is laid out as [heads, kv hea
 that pages are read as they lie in memory. Adding zeros changes nothing, and a product has 16 rows at least anyhow.
 """
 
+import functools
+
 import pypto
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ def decode_attend_kernel(
     v_cache: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     pages: pypto.Tensor([pypto.DYNAMIC, pypto.DYNAMIC], pypto.DT_INT32),
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
-    head_positions: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
+    row_positions: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_INT32),
     key_positions: pypto.Tensor([1, pypto.DYNAMIC], pypto.DT_FP32),
     tile_maxima: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     tile_denominators: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
@@ -55,8 +57,8 @@ def decode_attend_kernel(
             pypto.set_vec_tile_shapes(vector_rows, key_tile)
             seen = scores * scale
             if pypto.max(start + key_tile - last - 1, first - start) > 0:
-                distance = pypto.view(head_positions, [heads, 1], [row * heads, 0]) - pypto.view(key_positions, [1, key_tile], [0, start])
-                seen = mask(seen, distance, window)
+                row_position = pypto.cast(pypto.view(row_positions, [1, 1], [row, 0]), pypto.DT_FP32)
+                seen = mask(seen, row_position - pypto.view(key_positions, [1, key_tile], [0, start]), window)
             tile_max = pypto.amax(seen, -1, True)
             probabilities = pypto.exp(seen - tile_max)
             pypto.assemble(tile_max, [slot * heads, 0], tile_maxima)
@@ -91,6 +93,11 @@ def decode_merge_kernel(
         running_max = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
         denominator = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
         accumulator = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
+        if last < 0:
+            nothing = pypto.cast(pypto.full([heads, head_dim], 0.0, pypto.DT_FP32), pypto.DT_BF16)
+            for member in range(group):
+                rows = pypto.view(nothing, [kv_heads, head_dim], [member * kv_heads, 0])
+                pypto.assemble(pypto.clone(rows), [row * kv_heads, member * head_dim], out)
         begin = first // key_tile
         # Unrolled loops that begin at another number than 0 go wrong in PyPTO 0.2.0.
         for index in pypto.loop((last + key_tile) // key_tile - begin, name="KEY_TILES", idx_name="index", unroll_list=[8, 4, 2, 1]):
@@ -139,6 +146,20 @@ def _by_member(members):
     return whole
 
 
+# What is the same in all layers and steps is made once.
+
+
+@functools.cache
+def _own_columns(kv_heads: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One where a head stands over its own kv head, else zero: [1, kv heads, 1, kv heads, 1]."""
+    return torch.eye(kv_heads, dtype=dtype, device=device).view(1, kv_heads, 1, kv_heads, 1)
+
+
+@functools.cache
+def _key_positions(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.float32, device=device).unsqueeze(0)
+
+
 def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, positions: Tensor, scale: float, window: int) -> Tensor:
     """As paged_attention, of rows [T] each with its own line of page_table [T, P]; rows at position -1 come out zero."""
     num_rows, heads, head_dim = q.shape
@@ -146,19 +167,18 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
     group, width, key_tile = heads // kv_heads, kv_heads * head_dim, page_tokens * PAGES_PER_KEY_TILE
     tiles = -(-page_table.shape[1] * page_tokens // key_tile)
     merged_attend, merged_merge = decode_merged_tasks(num_rows)
-    own = torch.eye(kv_heads, dtype=q.dtype, device=q.device).view(1, kv_heads, 1, kv_heads, 1)
     tile_maxima = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
     tile_denominators = torch.empty_like(tile_maxima)
     # A row more than the heads: seen as [kv heads, ..], the columns of a head's own kv head then lie in one column.
     parts = tile_maxima.new_empty(num_rows * tiles * PAGES_PER_KEY_TILE * (heads + 1), width)
     decode_attend_kernel(
-        (q.view(num_rows, kv_heads, group, 1, head_dim) * own).view(num_rows * heads, width),
+        (q.view(num_rows, kv_heads, group, 1, head_dim) * _own_columns(kv_heads, q.dtype, q.device)).view(num_rows * heads, width),
         k_cache.view(-1, width),
         v_cache.view(-1, width),
         page_table,
         positions,
-        positions.float().repeat_interleave(heads).unsqueeze(1),
-        torch.arange(tiles * key_tile, dtype=torch.float32, device=q.device).unsqueeze(0),
+        positions.unsqueeze(1),
+        _key_positions(tiles * key_tile, q.device),
         tile_maxima,
         tile_denominators,
         parts,
@@ -169,7 +189,7 @@ def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor
         *decode_tiles(heads, width, page_tokens),
         merged_attend,
     )
-    out = torch.zeros_like(q)
+    out = torch.empty_like(q)
     decode_merge_kernel(
         positions,
         tile_maxima.view(-1, group),

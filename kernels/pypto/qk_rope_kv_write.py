@@ -10,7 +10,8 @@ from kernels.pypto.tiles import qk_rope_tile
 @pypto.frontend.jit()
 def qk_rope_kv_write_kernel(
     qkv: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
-    weights: pypto.Tensor([...], pypto.DT_FP32),
+    q_norm: pypto.Tensor([...], pypto.DT_FP32),
+    k_norm: pypto.Tensor([...], pypto.DT_FP32),
     positions: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     slots: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_INT32),
     cos: pypto.Tensor([...], pypto.DT_FP32),
@@ -34,11 +35,11 @@ def qk_rope_kv_write_kernel(
         angle_cos = _angle(cos, at, tile, half, valid)
         angle_sin = _angle(sin, at, tile, half, valid)
         pypto.set_vec_tile_shapes(1, heads, half)
-        low, high = _halves(qkv, weights, tile, heads, start, 0, valid, eps, normed)
+        low, high = _halves(qkv, q_norm, tile, heads, start, 0, valid, eps, normed)
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [start, 0, 0], query)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [start, 0, half], query)
         pypto.set_vec_tile_shapes(1, kv_heads, half)
-        low, high = _halves(qkv, weights, tile, kv_heads, start, heads, valid, eps, normed)
+        low, high = _halves(qkv, k_norm, tile, kv_heads, start, heads, valid, eps, normed)
         key = pypto.tensor([tile, kv_heads, width], pypto.DT_BF16, "key")
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [0, 0, 0], key)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [0, 0, half], key)
@@ -59,7 +60,7 @@ def _angle(table, at, tile, half, valid):
 
 
 def _halves(qkv, weights, tile, heads, start, first, valid, eps, normed):
-    """Both halves of some heads of some rows, in fp32 but rounded, after their norm if there is one."""
+    """Both halves of some heads of some rows, in fp32 but rounded, after their norm by weights [1, heads, D] if there is one."""
     half = qkv.shape[2] // 2
     parts = [
         pypto.cast(pypto.view(qkv, [tile, heads, half], [start, first, half * part], valid_shape=[valid, heads, half]), pypto.DT_FP32)
@@ -69,7 +70,7 @@ def _halves(qkv, weights, tile, heads, start, first, valid, eps, normed):
         return parts
     squares = pypto.sum(parts[0] * parts[0], -1, True) + pypto.sum(parts[1] * parts[1], -1, True)
     root = pypto.sqrt(squares * (0.5 / half) + eps)
-    scales = [pypto.view(weights, [1, heads, half], [0, first, half * part]) for part in range(2)]
+    scales = [pypto.view(weights, [1, heads, half], [0, 0, half * part]) for part in range(2)]
     return [_rounded(_rounded(part / root) * scale) for part, scale in zip(parts, scales, strict=True)]
 
 
@@ -99,13 +100,15 @@ def qk_rope_kv_write(
 ) -> Tensor:
     """qkv [T, Hq + 2 Hk, D] -> queries [T, Hq, D]; puts keys and values at slots [T] of the caches [pages, page_tokens, Hk, D].
 
-    Does what kernels.ops.rms_norm of the heads by q_norm and k_norm [D] (or neither), rotary and write_kv would do one by one.
+    Does what kernels.ops.rms_norm of the heads by q_norm and k_norm (or neither), rotary and write_kv would do one by one. The weights come
+    from lay_out_head_norms.
     """
     kv_heads, width = k_cache.shape[2:]
     query = qkv.new_empty(qkv.shape[0], qkv.shape[1] - 2 * kv_heads, width)
     qk_rope_kv_write_kernel(
         qkv,
-        cos if q_norm is None or k_norm is None else _weights(q_norm, k_norm, query.shape[1], kv_heads),
+        cos if q_norm is None else q_norm,
+        cos if k_norm is None else k_norm,
         positions.to(torch.int32),
         slots.to(torch.int32).unsqueeze(1),
         cos,
@@ -120,6 +123,7 @@ def qk_rope_kv_write(
     return query
 
 
-def _weights(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """One weight for each head, [1, heads + kv_heads, D] fp32: made in the kernel, they would tie all its rows into one task."""
-    return torch.cat((q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1))).float().unsqueeze(0)
+def lay_out_head_norms(q_norm: Tensor, k_norm: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, Tensor]:
+    """Weights [D] once for each head, [1, heads, D] fp32: made in the kernel, they would tie all its rows into one task."""
+    q_norms, k_norms = (norm.float().repeat(1, heads, 1) for norm, heads in ((q_norm, num_heads), (k_norm, num_kv_heads)))
+    return q_norms, k_norms

@@ -14,13 +14,14 @@ from torch import Tensor
 from kernels import ops
 from kernels.accelerator import attention
 from kernels.accelerator import rows as accelerator_rows
+from kernels.ops import qk_rope_kv_write_in_parts
 from kernels.pypto.linear import linear
 from kernels.pypto.lookup import argmax, embedding
 from kernels.pypto.moe_experts import moe_experts
 from kernels.pypto.moe_route import moe_route
 from kernels.pypto.norm import add_rms_norm, rms_norm
 from kernels.pypto.paged_attention import paged_attention
-from kernels.pypto.qk_rope_kv_write import qk_rope_kv_write
+from kernels.pypto.qk_rope_kv_write import lay_out_head_norms, qk_rope_kv_write
 from kernels.pypto.swiglu import swiglu
 from kernels.pypto.top_k import top_k
 from kernels.reference import moe, rows
@@ -46,6 +47,7 @@ def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
     library = torch.library.Library(ops.NAMESPACE, "IMPL", dispatch_key)
     for name, operator in OPERATORS.items():
         library.impl(name, operator)
+    library.impl("lay_out_head_norms", lay_out_head_norms)
     return library
 
 
@@ -69,12 +71,14 @@ def _takes_logits(logits: Tensor, *_: Any) -> bool:
     return logits.dtype == torch.float32 and logits.numel() > 0
 
 
-def _takes_router(router_logits: Tensor, *_: Any) -> bool:
-    return router_logits.numel() > 0
-
-
 def _takes_attention(q: Tensor, k_cache: Tensor, *_: Any) -> bool:
     return _takes_rows(q) and k_cache.shape[1] % _ALIGNED == 0 and k_cache.shape[1] <= 128
+
+
+def _qk_rope_kv_write_in_parts(qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, *others: Any) -> Tensor:
+    """With weights that are laid out for the kernel."""
+    q_weights, k_weights = (None if norm is None else norm.to(qkv.dtype) for norm in (q_norm, k_norm))
+    return qk_rope_kv_write_in_parts(qkv, q_weights, k_weights, *others)
 
 
 OPERATORS = {
@@ -85,8 +89,8 @@ OPERATORS = {
     "embedding": Operator(embedding, rows.embedding, _takes_embedding),
     "argmax": Operator(argmax, rows.argmax, _takes_logits),
     "top_k": Operator(top_k, rows.top_k, _takes_logits),
-    "qk_rope_kv_write": Operator(qk_rope_kv_write, ops.qk_rope_kv_write_in_parts, _takes_rows),
+    "qk_rope_kv_write": Operator(qk_rope_kv_write, _qk_rope_kv_write_in_parts, _takes_rows),
     "paged_attention": Operator(paged_attention, attention.paged_attention, _takes_attention),
-    "moe_route": Operator(moe_route, moe.moe_route, _takes_router),
+    "moe_route": Operator(moe_route, moe.moe_route, _takes_rows),
     "moe_experts": Operator(moe_experts, accelerator_rows.moe_experts, _takes_rows),
 }

@@ -28,8 +28,9 @@ def rotary(q: Tensor, k: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) ->
 
     Angles and products are rounded to q's dtype, as the checkpoints' own code does: bf16 then agrees with it bit for bit.
     """
-    row_cos = cos[positions].to(q.dtype).unsqueeze(1)
-    row_sin = sin[positions].to(q.dtype).unsqueeze(1)
+    places = positions.long()
+    row_cos = cos[places].to(q.dtype).unsqueeze(1)
+    row_sin = sin[places].to(q.dtype).unsqueeze(1)
     return _rotate(q, row_cos, row_sin), _rotate(k, row_cos, row_sin)
 
 
@@ -40,8 +41,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Puts rows k and v [T, Hk, D] at slots [T] (page * page_tokens + offset) of the caches [pages, page_tokens, Hk, D]."""
-    k_cache.view(-1, *k.shape[1:]).index_copy_(0, slots, k)
-    v_cache.view(-1, *v.shape[1:]).index_copy_(0, slots, v)
+    places = slots.long()
+    k_cache.view(-1, *k.shape[1:]).index_copy_(0, places, k)
+    v_cache.view(-1, *v.shape[1:]).index_copy_(0, places, v)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+import torch
+
 from kernels import linear, ops
 from kernels.testing.interpreter import interpreted
 
@@ -22,6 +24,7 @@ def npu_kernels() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(npu_layout())
+        stack.enter_context(patch.object(ops, "index_dtype", lambda device_type: torch.int32))
         # On a CPU the first of these is dispatched in parts, and the second has a kernel of its own; on an NPU it is the other way round.
         stack.enter_context(patch.object(ops, "qk_rope_kv_write_in_parts", ops._qk_rope_kv_write))
         stack.enter_context(patch.object(ops, "_greatest", ops.greatest_in_parts))

@@ -85,10 +85,12 @@ class PagedExecutor:
         spans = [(seq, range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens)) for seq, num_tokens in chunks]
         num_rows = sum(len(span) for _, span in spans)
         groups = range(len(self.model.cache_groups))
+        positions = torch.tensor([at for _, span in spans for at in span])
         starts = torch.tensor([0, *(len(span) for _, span in spans)]).cumsum(0)
         return Batch(
             token_ids=torch.tensor([seq.token_ids[at] for seq, span in spans for at in span]),
-            positions=torch.tensor([at for _, span in spans for at in span]),
+            positions=positions,
+            last_keys=positions,
             slots=tuple(self._slots(spans, group) for group in groups),
             page_tables=tuple(_page_table([seq.page_tables[group] for seq, _ in spans]) for group in groups),
             query_starts=starts.to(torch.int32),

@@ -1,6 +1,7 @@
 """Which shapes are captured, batches that stay in place, and the choice of a graph. tests/accelerator shows that replays change no bit."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from fakes.device.graphs import FakeCapture
 from fakes.device.model import limits, token_cache
 from fakes.device.steps import ids, step, worker_admission
 
-from worker.batch import BatchBuilder, BatchColumns, Hidden
+from kernels import ops
+from worker.batch import BatchBuilder, BatchColumns, Hidden, UnreadTokens
 from worker.decode_graphs import DecodeGraphs, GraphShape, StaticBatch, graph_shapes
 from worker.lanes.lane_table import LaneTable
 
@@ -63,10 +65,22 @@ def test_rows_are_those_of_an_ordinary_batch(static):
     columns = _decode_step([0, 2, 5])
     static.load(columns)
     ours, theirs = static.batch, BatchBuilder(torch.device("cpu")).build(columns)
-    for name in ("token_ids", "positions", "logit_rows"):
+    for name in ("token_ids", "positions", "last_keys", "logit_rows"):
         assert getattr(ours, name)[:3].tolist() == getattr(theirs, name).tolist()
     assert ours.slots[0][:3].tolist() == theirs.slots[0].tolist()
     assert ours.page_tables[0][:3, :2].tolist() == theirs.page_tables[0].tolist()
+
+
+def test_columns_have_the_type_that_kernels_of_the_device_take(monkeypatch):
+    monkeypatch.setattr(ops, "index_dtype", {"cpu": torch.int32}.__getitem__)
+    tokens = UnreadTokens(np.array([1]), np.array([2]), torch.tensor([70, 71, 72]))
+    columns = replace(_decode_step([0, 2, 5]), unread=tokens)
+    static = StaticBatch(GraphShape(8, 16), token_cache())
+    static.load(columns)
+    for batch in (static.batch, BatchBuilder(torch.device("cpu")).build(columns)):
+        assert batch.token_ids[:3].tolist() == [5, 72, 10]
+        steering = (batch.token_ids, batch.positions, batch.last_keys, *batch.slots, *batch.page_tables, batch.query_starts)
+        assert {tensor.dtype for tensor in steering} == {torch.int32}
 
 
 def test_rest_is_padding_of_no_sequence(static):
@@ -74,6 +88,7 @@ def test_rest_is_padding_of_no_sequence(static):
     batch = static.batch
     assert batch.query_starts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3, 3]
     assert batch.token_ids[3:].tolist() == batch.positions[3:].tolist() == [0] * 5
+    assert batch.last_keys[3:].tolist() == [-1] * 5
     assert batch.slots[0][3:].tolist() == [_SCRATCH] * 5
     assert batch.logit_rows[3:].tolist() == [0] * 5
     assert batch.page_tables[0].shape == (8, 4) and (batch.page_tables[0][3:] == -1).all() and (batch.page_tables[0][:, 2:] == -1).all()
@@ -84,7 +99,7 @@ def test_nothing_of_an_earlier_step_is_left(static):
     static.load(_decode_step(range(8)))
     static.load(_decode_step([1], length=2))
     fresh.load(_decode_step([1], length=2))
-    for name in ("token_ids", "positions", "query_starts", "logit_rows"):
+    for name in ("token_ids", "positions", "last_keys", "query_starts", "logit_rows"):
         assert getattr(static.batch, name).tolist() == getattr(fresh.batch, name).tolist()
     assert static.batch.page_tables[0].tolist() == fresh.batch.page_tables[0].tolist()
     assert static.batch.slots[0].tolist() == fresh.batch.slots[0].tolist()
@@ -99,6 +114,7 @@ def test_tensors_stay_in_place(static):
 
 def test_before_anything_is_loaded_all_rows_are_padding(static):
     assert static.batch.query_starts.tolist() == [0] * 9
+    assert static.batch.last_keys.tolist() == [-1] * 8
     assert static.batch.slots[0].tolist() == [_SCRATCH] * 8
 
 

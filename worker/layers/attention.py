@@ -47,7 +47,7 @@ class Attention:
     shape: AttentionShape
     qkv: Linear
     output: Linear
-    head_norms: tuple[Tensor | None, Tensor | None]  # of query and key heads, each [head_dim]
+    head_norms: tuple[Tensor | None, Tensor | None]  # of query and key heads, as ops.lay_out_head_norms gives them
     rope_table: tuple[Tensor, Tensor]  # cosines and sines, each [positions, head_dim / 2]
     group: int  # cache group
     window_tokens: int  # tokens that a query sees; 0: all
@@ -65,7 +65,7 @@ class Attention:
             values,
             batch.page_tables[self.group],
             batch.query_starts,
-            batch.positions,
+            batch.last_keys,
             shape.head_dim**-0.5,
             self.window_tokens,
         )
@@ -77,16 +77,19 @@ def load_attention(
 ) -> Attention:
     """The attention layer whose tensors begin with `prefix`; the other arguments are fields of the result."""
     rows, hidden = list(shape.qkv_rows), shape.hidden_size
-
-    def norm(part: str) -> Tensor | None:
-        return None if shape.norm_eps is None else weights.tensor(f"{prefix}{part}_norm.weight", shape.head_dim)
-
     return Attention(
         shape=shape,
         qkv=weights.linear([f"{prefix}{part}_proj" for part in "qkv"], rows, hidden, bias=shape.qkv_bias),
         output=weights.linear([prefix + "o_proj"], [hidden], rows[0], bias=shape.output_bias),
-        head_norms=(norm("q"), norm("k")),
+        head_norms=_load_head_norms(weights, prefix, shape),
         rope_table=rope_table,
         group=group,
         window_tokens=window_tokens,
     )
+
+
+def _load_head_norms(weights: Weights, prefix: str, shape: AttentionShape) -> tuple[Tensor | None, Tensor | None]:
+    if shape.norm_eps is None:
+        return None, None
+    q_norm, k_norm = (weights.tensor(f"{prefix}{part}_norm.weight", shape.head_dim) for part in "qk")
+    return ops.lay_out_head_norms(q_norm, k_norm, shape.num_heads, shape.num_kv_heads)

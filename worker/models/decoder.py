@@ -68,7 +68,7 @@ class Decoder:
             rows, residual = ops.add_rms_norm(update, residual, layer.feed_forward_norm, self._eps)
             rows, residual = ops.add_rms_norm(layer.feed_forward(rows), residual, next_norm, self._eps)
             self.progress()
-        return Hidden(rows[batch.logit_rows], ops.finite_rows(residual))
+        return Hidden(rows.index_select(0, batch.logit_rows), ops.finite_rows(residual))
 
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:

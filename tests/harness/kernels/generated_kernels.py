@@ -56,7 +56,7 @@ def _product(out_features: int, in_features: int, rows: int, has_bias: bool = Fa
 def _rope(model: ModelShape, rows: int) -> tuple[Any, ...]:
     cache = _bf16(1, _PAGE_TOKENS, model.kv_heads, model.head_dim)
     table = torch.empty(_LENGTH, model.head_dim // 2)
-    norms = [_bf16(model.head_dim) if model.has_head_norms else None for _ in range(2)]
+    norms = [torch.empty(1, heads, model.head_dim) if model.has_head_norms else None for heads in (model.heads, model.kv_heads)]
     qkv = _bf16(rows, model.heads + 2 * model.kv_heads, model.head_dim)
     return qkv, *norms, 1e-6, torch.arange(rows), table, table.clone(), cache, cache.clone(), torch.arange(rows)
 
@@ -99,7 +99,7 @@ OPERATORS: dict[str, tuple[str, Callable[[ModelShape, int], tuple[Any, ...]]]] =
     "prefill_attention": ("paged_attention:paged_attention", lambda model, rows: _attention(model, [rows * 16, 1])),
     "moe_route": (
         "moe_route:moe_route",
-        lambda model, rows: (torch.zeros(rows, model.num_experts), model.experts_per_token, True, "softmax"),
+        lambda model, rows: (_bf16(rows, model.num_experts), model.experts_per_token, True, "softmax"),
     ),
     "moe_experts": ("moe_experts:moe_experts", _experts),
     "argmax": ("lookup:argmax", lambda model, rows: (torch.zeros(rows, _VOCABULARY),)),

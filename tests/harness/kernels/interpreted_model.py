@@ -33,14 +33,12 @@ class _Recorder:
 
 def draw(directory: str, lengths: list[int], num_generated: int, interpreted: bool) -> Drawn:
     """Greedy tokens of sequences in one batch, the logits of every step, and the names of the kernels that were launched."""
-    with npu_layout():
-        model = load_model(Path(directory), LoadOptions(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
-    recorder = _Recorder(model)
-    cache = model.allocate_cache([4 * len(lengths)])
-    runner = ModelRunner(recorder, cache, RunnerLimits(model.description.vocab_size, 4 * _PAGE, len(lengths), 4 * _PAGE))
-    requests = [_request(lane, length, num_generated) for lane, length in enumerate(lengths)]
     with interpreted_kernels() if interpreted else npu_layout() as names:
-        tokens = generate(runner, requests)
+        model = load_model(Path(directory), LoadOptions(torch.bfloat16, torch.device("cpu"), _PAGE, 4 * _PAGE))
+        recorder = _Recorder(model)
+        cache = model.allocate_cache([4 * len(lengths)])
+        runner = ModelRunner(recorder, cache, RunnerLimits(model.description.vocab_size, 4 * _PAGE, len(lengths), 4 * _PAGE))
+        tokens = generate(runner, [_request(lane, length, num_generated) for lane, length in enumerate(lengths)])
     return tokens, [logits.flatten().tolist() for logits in recorder.seen], sorted(set(names or ()))
 
 

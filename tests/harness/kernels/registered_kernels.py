@@ -21,7 +21,8 @@ def registered(dispatch_key: str) -> list[str]:
     from kernels.pypto.registration import OPERATORS, register
 
     library = register(dispatch_key)
-    names = [name for name in OPERATORS if torch._C._dispatch_has_kernel_for_dispatch_key(f"{ops.NAMESPACE}::{name}", dispatch_key)]
+    known = (*OPERATORS, "lay_out_head_norms")
+    names = [name for name in known if torch._C._dispatch_has_kernel_for_dispatch_key(f"{ops.NAMESPACE}::{name}", dispatch_key)]
     library._destroy()
     return names
 

@@ -14,10 +14,11 @@ def fast(*values):
 
 
 def check(logits, top_k, renormalize, scoring, depth=Depth.TENSOR_GRAPH):
+    assert torch.equal(logits.bfloat16(), logits)
     scores = logits.double().softmax(-1) if scoring == "softmax" else logits.double().sigmoid()
     ordered, ids = scores.sort(dim=-1, descending=True, stable=True)
     expected = ordered[:, :top_k]
-    (weights, found), _ = interpret("moe_route:moe_route", logits, top_k, renormalize, scoring, depth=depth)
+    (weights, found), _ = interpret("moe_route:moe_route", logits.bfloat16(), top_k, renormalize, scoring, depth=depth)
     assert torch.equal(found, ids[:, :top_k])
     torch.testing.assert_close(
         weights.double(), expected / expected.sum(-1, keepdim=True) if renormalize else expected, rtol=1e-5, atol=1e-6
@@ -47,13 +48,9 @@ def test_ties_go_to_the_lowest_expert(scoring):
     check(logits, 4, True, scoring)
 
 
-def test_logits_in_bf16_are_routed_too():
-    check(distinct(3, 16).bfloat16(), 4, True, "softmax")
-
-
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_extreme_logits_give_finite_weights(scoring):
-    (weights, ids), _ = interpret("moe_route:moe_route", torch.tensor([[-1e4, 1e4] + [0.0] * 6]), 2, True, scoring)
+    (weights, ids), _ = interpret("moe_route:moe_route", torch.tensor([[-1e4, 1e4] + [0.0] * 6]).bfloat16(), 2, True, scoring)
     assert ids[0].tolist() == [1, 2 if scoring == "sigmoid" else 0]
     assert weights.isfinite().all()
 

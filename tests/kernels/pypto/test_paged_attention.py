@@ -63,7 +63,7 @@ class Sequences:
         """One batch of rows first .. end of sequences, given as (sequence, first, end)."""
         q = torch.cat([self.queries[s][a:b] for s, a, b in chunks])
         q = torch.cat((q, q.new_full((padding, *q.shape[1:]), torch.nan)))
-        positions = torch.cat([torch.arange(a, b) for _, a, b in chunks] + [torch.zeros(padding, dtype=torch.int64)])
+        positions = torch.cat([torch.arange(a, b) for _, a, b in chunks] + [torch.full((padding,), -1)])
         starts = torch.tensor([0] + [b - a for _, a, b in chunks]).cumsum(0).int()
         table = self.page_table[[s for s, _, _ in chunks]]
         if padding and len(q) - padding == len(chunks):  # a padded decode batch has a line for each row
@@ -176,16 +176,6 @@ def test_a_row_is_the_same_from_decode_and_from_any_chunk(run, random, window):
     assert torch.equal(sequences.attend(run, [(0, 80, 100)])[9:10], decoded)
     assert torch.equal(sequences.attend(run, [(1, 0, 70), (0, 60, 100)])[99:100], decoded)
     assert torch.equal(sequences.attend(run, [(0, 89, 90), (1, 69, 70)])[:1], decoded)
-
-
-def test_rows_of_one_sequence_may_come_as_decode_rows(run, random):
-    sequences = Sequences(random, [40, 20])
-    q = sequences.queries[0][38:40]
-    starts, positions = torch.tensor([0, 2, 2], dtype=torch.int32), torch.tensor([38, 39])
-    found = run(
-        "paged_attention:paged_attention", q, sequences.k_cache, sequences.v_cache, sequences.page_table, starts, positions, 32**-0.5
-    )
-    torch.testing.assert_close(found.double(), sequences.expected([(0, 38, 40)]), rtol=0, atol=TOLERANCE)
 
 
 def test_every_pass_of_the_compiler_keeps_decode(run, random):

@@ -39,6 +39,16 @@ def one_by_one(args):
     return query, k_cache, v_cache
 
 
+def laid_out(args):
+    """With the weights of the norms as loading leaves them."""
+    qkv, q_norm, k_norm, *others = args
+    kv_heads = others[4].shape[2]
+    if q_norm is None:
+        return args
+    norms, _ = interpret("qk_rope_kv_write:lay_out_head_norms", q_norm, k_norm, qkv.shape[1] - 2 * kv_heads, kv_heads)
+    return [qkv, *norms, *others]
+
+
 def assert_same(found, expected, normed):
     """Equal; after a norm, one in a hundred may be a bf16 step of the norm (2^-7) off, which a rotation brings to two numbers."""
     assert found.isfinite().all()
@@ -50,7 +60,7 @@ def assert_same(found, expected, normed):
 
 def check(args, depth=Depth.TENSOR_GRAPH):
     query, k_cache, v_cache = one_by_one(args)
-    (found,), left = interpret("qk_rope_kv_write:qk_rope_kv_write", *args, depth=depth)
+    (found,), left = interpret("qk_rope_kv_write:qk_rope_kv_write", *laid_out(args), depth=depth)
     written = torch.zeros(PAGES * PAGE_TOKENS, dtype=torch.bool)
     written[args[9]] = True
     assert torch.equal(left[8], v_cache)
@@ -77,7 +87,7 @@ def test_padding_rows_may_share_a_slot():
     args = arguments(8)
     args[9][3:] = 7  # a slot of the scratch page
     query, k_cache, v_cache = one_by_one(args)
-    (found,), left = interpret("qk_rope_kv_write:qk_rope_kv_write", *args)
+    (found,), left = interpret("qk_rope_kv_write:qk_rope_kv_write", *laid_out(args))
     live = torch.arange(PAGES * PAGE_TOKENS) != 7
     assert torch.equal(found, query)
     assert torch.equal(left[7].flatten(0, 1)[live], k_cache.flatten(0, 1)[live])

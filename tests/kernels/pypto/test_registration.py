@@ -19,6 +19,8 @@ pytestmark = pytest.mark.kernels
     ("swiglu", [(2, 48)], "bfloat16", False),
     ("argmax", [(2, 96)], "float32", True),
     ("argmax", [(2, 96)], "bfloat16", False),
+    ("moe_route", [(2, 128)], "bfloat16", True),
+    ("moe_route", [(2, 128)], "float32", False),
 ])  # fmt: skip
 def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, takes):
     assert run_isolated("harness.kernels.registered_kernels:takes", operator, shapes, dtype) is takes
@@ -28,7 +30,7 @@ def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, ta
 def test_every_operator_that_a_model_calls_is_registered_for_npus():
     assert set(run_isolated("harness.kernels.registered_kernels:registered", "PrivateUse1")) >= {
         "rms_norm", "add_rms_norm", "swiglu", "linear", "embedding", "argmax", "top_k", "qk_rope_kv_write", "paged_attention", "moe_route",
-        "moe_experts",
+        "moe_experts", "lay_out_head_norms",
     }  # fmt: skip
 
 
