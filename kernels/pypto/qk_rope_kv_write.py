@@ -4,7 +4,7 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.tiles import qk_rope_tile
+from kernels.pypto.tiles import qk_rope_tiles
 
 
 @pypto.frontend.jit()
@@ -22,6 +22,7 @@ def qk_rope_kv_write_kernel(
     eps: float,
     normed: bool,
     tile: int,
+    task_rows: int,
 ):
     rows = query.shape[0]
     heads = query.shape[1]
@@ -34,17 +35,17 @@ def qk_rope_kv_write_kernel(
         at = pypto.view(positions, [tile], [start], valid_shape=[valid])
         angle_cos = _angle(cos, at, tile, half, valid)
         angle_sin = _angle(sin, at, tile, half, valid)
-        pypto.set_vec_tile_shapes(1, heads, half)
+        pypto.set_vec_tile_shapes(task_rows, heads, half)
         low, high = _halves(qkv, q_norm, tile, heads, start, 0, valid, eps, normed)
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [start, 0, 0], query)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [start, 0, half], query)
-        pypto.set_vec_tile_shapes(1, kv_heads, half)
+        pypto.set_vec_tile_shapes(task_rows, kv_heads, half)
         low, high = _halves(qkv, k_norm, tile, kv_heads, start, heads, valid, eps, normed)
         key = pypto.tensor([tile, kv_heads, width], pypto.DT_BF16, "key")
         pypto.assemble(_rotated(low, high, angle_cos, angle_sin, -1.0), [0, 0, 0], key)
         pypto.assemble(_rotated(high, low, angle_cos, angle_sin, 1.0), [0, 0, half], key)
         value = pypto.view(qkv, [tile, kv_heads, width], [start, heads + kv_heads, 0], valid_shape=[valid, kv_heads, width])
-        pypto.set_vec_tile_shapes(1, kv_heads, width)
+        pypto.set_vec_tile_shapes(task_rows, kv_heads, width)
         flat_key, flat_value = _flat(key, tile, kv_heads * width, valid), _flat(value, tile, kv_heads * width, valid)
         pypto.set_vec_tile_shapes(tile, kv_heads * width)
         slot = pypto.view(slots, [tile, 1], [start, 0], valid_shape=[valid, 1])
@@ -118,7 +119,7 @@ def qk_rope_kv_write(
         query,
         eps,
         q_norm is not None and k_norm is not None,
-        qk_rope_tile(query.shape[0], kv_heads * width),
+        *qk_rope_tiles(query.shape[0], query.shape[1], width, kv_heads),
     )
     return query
 

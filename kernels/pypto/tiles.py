@@ -143,9 +143,11 @@ def head_rows_per_tile(width: int) -> int:
     return max(1, min(16, 16384 // width))
 
 
-def qk_rope_tile(rows: int, kv_width: int) -> int:
-    """Rows that are rotated and written at a time, keys and values `kv_width` columns wide."""
-    return _power_of_two_above(rows, 8, max(8, _power_of_two_below(65536 // kv_width, 64)))
+def qk_rope_tiles(rows: int, heads: int, head_dim: int, kv_heads: int) -> RowTiles:
+    """For qk_rope_kv_write; keys and values of the rows of a turn are written at a time."""
+    loop_rows = _power_of_two_above(rows, 8, max(8, _power_of_two_below(65536 // (kv_heads * head_dim), 64)))
+    elements = 8192 if rows <= 64 else 20480  # with few rows short tasks, on many cores
+    return RowTiles(loop_rows, _power_of_two_below(elements // (heads * head_dim), 4))
 
 
 class ExpertTiles(NamedTuple):
