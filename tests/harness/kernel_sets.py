@@ -83,10 +83,12 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield Case("linear", f"{label} x {len(qkv)}", (x, qkv, None))
         yield Case("linear", f"{label} x {len(gate_up)}", (x, gate_up, None))
         yield Case("embedding", label, (torch.arange(num_rows, dtype=torch.int32, device=device), table))
-        logits = random(num_rows, sizes.experts, dtype=torch.float32)
+        # No two alike, also in bf16: of ties CANN promises nothing.
+        orders = [torch.randperm(sizes.experts, generator=numbers) for _ in range(num_rows)]
+        logits = (torch.stack(orders) / 16).to(device, torch.bfloat16)
         yield Case("moe_route", f"{num_rows} of {sizes.experts}", (logits, sizes.chosen, True, "softmax"))
         experts = random(sizes.experts, 2 * sizes.expert_inner, hidden) / 32, random(sizes.experts, hidden, sizes.expert_inner) / 32
-        weights, ids = logits.softmax(-1).topk(sizes.chosen)
+        weights, ids = logits.float().softmax(-1).topk(sizes.chosen)
         yield Case("moe_experts", f"{label}, {sizes.chosen} of {sizes.experts}", (x, weights, ids.int(), *experts))
     logits = random(sizes.rows[0], sizes.vocabulary, dtype=torch.float32)
     yield Case("argmax", f"{sizes.rows[0]} x {sizes.vocabulary}", (logits,))
