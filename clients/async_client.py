@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.connection import DEFAULT_TARGET, Credentials, open_async_channel
 from clients.conversation import MessageLike
-from clients.errors import ServingError, client_closed, from_status
+from clients.errors import ServingError, client_closed, from_status, rate_limits
 from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many, check_concurrency
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, prompt_tokenize_request, taking_request, tokenize_request
@@ -121,6 +121,8 @@ class AsyncClient:
             failure = state.cut_off_error()
             try:
                 async for response in call:
+                    if not state.is_started:
+                        state.rate_limits = rate_limits(await call.initial_metadata())
                     event = state.receive(response)
                     if event is not None:
                         attempts.progressed()

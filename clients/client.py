@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.connection import DEFAULT_TARGET, Credentials, open_channel
 from clients.conversation import MessageLike
-from clients.errors import RpcStatus, ServingError, client_closed, from_status
+from clients.errors import RpcStatus, ServingError, client_closed, from_status, rate_limits
 from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many_in_threads, check_concurrency, pause_of_refusal
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, taking_request, tokenize_request
@@ -136,6 +136,8 @@ class Client:
             try:
                 self._refuse_if_closed()
                 for response in call:
+                    if not state.is_started:
+                        state.rate_limits = rate_limits(call.initial_metadata())
                     event = state.receive(response)
                     if event is not None:
                         attempts.progressed()

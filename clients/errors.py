@@ -17,11 +17,21 @@ _REQUEST_ID = "request-id"
 _TOO_LARGE = re.compile(r"message larger than max \((\d+) vs\.? (\d+)\)")
 
 
+#: Names and values of headers.
+RateLimits = tuple[tuple[str, str], ...]
+
+
+def rate_limits(metadata: Iterable[Any] | None) -> RateLimits:
+    """What the metadata of a call says about the quota of its key."""
+    return tuple((name, str(value)) for name, value in metadata or () if name.startswith("x-ratelimit-"))
+
+
 class ServingError(Exception):
     """A request failed.
 
     `code` is the gRPC status code, `message` names field, value and limit where input was refused, `request_id` is empty when the server
-    did not get to name the request, `retry_after_seconds` is set when the server asked to come back later.
+    did not get to name the request, `retry_after_seconds` is set when the server asked to come back later. `rate_limits` say what is left
+    of the key's quota, if it has one, by the names of OpenAI's headers.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, request_id: str = "", retry_after_seconds: float | None = None) -> None:
@@ -30,6 +40,7 @@ class ServingError(Exception):
         self.message = message
         self.request_id = request_id
         self.retry_after_seconds = retry_after_seconds
+        self.rate_limits: RateLimits = ()
 
 
 class ServerUnreachable(ServingError):
@@ -71,7 +82,9 @@ def from_status(status: RpcStatus, request_id: str = "") -> ServingError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and (sizes := _TOO_LARGE.search(details)):
         message = f"a message of {int(sizes[1]):,} bytes, at most {int(sizes[2]):,} are taken: shorten it, or ask for less at a time"
     retry_after_ms, request_id = str(metadata.get("retry-after-ms", "")), request_id or str(metadata.get(_REQUEST_ID, ""))
-    return ServingError(code, message, request_id, int(retry_after_ms) / 1000 if retry_after_ms.isdecimal() else None)
+    error = ServingError(code, message, request_id, int(retry_after_ms) / 1000 if retry_after_ms.isdecimal() else None)
+    error.rate_limits = rate_limits(metadata.items())
+    return error
 
 
 def from_only_try(status: RpcStatus) -> ServingError:

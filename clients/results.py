@@ -78,10 +78,11 @@ class Started:
     seed: int
     max_tokens: int
     prompt_token_ids: tuple[int, ...]
+    rate_limits: tuple[tuple[str, str], ...] = ()  # what is left of the key's quota, by the names of OpenAI's headers
     text: ClassVar[str] = ""
 
     @classmethod
-    def from_wire(cls, started: pb.Started) -> "Started":
+    def from_wire(cls, started: pb.Started, rate_limits: tuple[tuple[str, str], ...] = ()) -> "Started":
         effective = started.effective
         return cls(
             started.request_id,
@@ -90,6 +91,7 @@ class Started:
             effective.sampling.seed,
             effective.stopping.max_tokens,
             tuple(started.prompt_token_ids),
+            rate_limits,
         )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from clients.errors import ServingError
+from clients.errors import RateLimits, ServingError
 from clients.request import Request, call_metadata, generation_spec
 from clients.results import Choice, Completion, Delta, Event, Finished, PromptLogprobs, Started, TokenLogprob
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -31,6 +31,7 @@ class StreamState:
         self._started: pb.Started | None = None
         self._received: dict[int, _Received] = {}
         self._prompt_logprobs: list[TokenLogprob] = []
+        self.rate_limits: RateLimits = ()  # to be set before the first response is received
 
     @property
     def request_id(self) -> str:
@@ -106,7 +107,7 @@ class StreamState:
         if self._started is None:
             self._started = started
             self._received = {index: _Received() for index in range(max(1, started.effective.n))}
-            return Started.from_wire(started)
+            return Started.from_wire(started, self.rate_limits)
         if started.model_fingerprint != self._started.model_fingerprint:
             message = f"the stream began with model {self._started.model_fingerprint} and cannot go on with {started.model_fingerprint}"
             raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message, self.request_id)
@@ -159,7 +160,7 @@ class StreamState:
         """The whole answer; only when complete."""
         assert self._started is not None and self.is_complete
         choices = tuple(_whole_choice(index, received) for index, received in self._received.items())
-        return Completion(Started.from_wire(self._started), choices, tuple(self._prompt_logprobs))
+        return Completion(Started.from_wire(self._started, self.rate_limits), choices, tuple(self._prompt_logprobs))
 
 
 def _whole_choice(index: int, received: _Received) -> Choice:

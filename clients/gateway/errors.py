@@ -70,6 +70,7 @@ def from_serving_error(error: ServingError) -> ApiError:
     told = ApiError(status, error.message, kind, code=code)
     if status == 400:
         _name_field(told)
+    told.headers.update(error.rate_limits)
     if error.retry_after_seconds is not None:
         told.headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
         told.headers["retry-after-ms"] = str(math.ceil(error.retry_after_seconds * 1000))

@@ -91,17 +91,20 @@ def _api_key(authorization: str) -> str | None:
     return key
 
 
-async def started(client: AsyncClient, request: Request) -> tuple[Started, AsyncGenerator[Event, None]]:
+async def started(client: AsyncClient, request: Request, caller: Caller) -> tuple[Started, AsyncGenerator[Event, None]]:
     """Send a request; returns when it has been accepted, with the events that follow."""
     events = client.send(request)
     first = await anext(events)
     assert isinstance(first, Started)
+    caller.headers.update(first.rate_limits)
     return first, events
 
 
-async def whole(client: AsyncClient, request: Request) -> Completion:
+async def whole(client: AsyncClient, request: Request, caller: Caller) -> Completion:
     """The whole answer."""
-    return await client.answer(replace(request, stream_interval=_UNARY_INTERVAL))
+    completion = await client.answer(replace(request, stream_interval=_UNARY_INTERVAL))
+    caller.headers.update(completion.started.rate_limits)
+    return completion
 
 
 async def disconnected(receive: Receive) -> None:

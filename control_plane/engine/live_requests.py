@@ -79,6 +79,7 @@ class LiveRequests:
         owner = self._owner(front_end)
         refusal = self._conflict(spec) or (None if spec.was_accepted else self._refusal(spec, owner, now))
         if refusal:
+            self._emit_usage(owner, spec)
             self._emit_failure(owner, refusal)
             return
         try:
@@ -97,6 +98,7 @@ class LiveRequests:
     def _start(self, live: LiveRequest, now: float) -> None:
         self._requests[live.spec.request_id] = live
         self._quotas.open(live)
+        self._emit_usage(live.owner, live.spec)
         live.owner.outputs.accepted.append(live.spec.request_id)
         if _log.isEnabledFor(logging.DEBUG):
             facts = {"prompt_tokens": len(live.spec.prompt_token_ids), "choices": len(live.open), "resumed": live.spec.takes_over}
@@ -331,6 +333,10 @@ class LiveRequests:
             del self._requests[live.spec.request_id]
             self._quotas.close(live)
             self._stats.observed.finished.append(live.reason)
+
+    def _emit_usage(self, owner: FrontEndRequests, spec: GenerationRequest) -> None:
+        if usage := self._quotas.usage(spec):
+            owner.outputs.usage.append((spec.request_id, usage))
 
     def _emit_internal_error(self, owner: FrontEndRequests, request_id: str) -> None:
         self._emit_failure(owner, RequestFailed(request_id, Failure.INTERNAL, f"internal error, request_id {request_id!r}"))

@@ -112,6 +112,14 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantUsage:
+    """What the requests of one tenant use of its quota at one moment."""
+
+    num_requests: int  # at once
+    num_tokens: int  # of a minute's, rounded up; there may be more than the quota has
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request as the engine takes it: validated, tokenized, every default applied."""
 
@@ -188,6 +196,7 @@ class Outputs:
     finished: list[SequenceFinished] = field(default_factory=list)
     failed: list[RequestFailed] = field(default_factory=list)
     started: list[str] = field(default_factory=list)  # ids of requests of which a sequence runs for the first time
+    usage: list[tuple[str, TenantUsage]] = field(default_factory=list)  # of tenants with a quota, as requests were accepted or refused
 
     @property
     def is_empty(self) -> bool:

@@ -1,12 +1,13 @@
 """What tenants may use, tokens a minute and requests at once: who is refused, and what is charged."""
 
 import hmac
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from control_plane.engine.accounts import Account, Charge, Progress, TokenBucket, choice_identity, identity_of, num_given_tokens
-from control_plane.engine.ports import Failure, GenerationRequest, RequestFailed, Tenant
+from control_plane.engine.ports import Failure, GenerationRequest, Quota, RequestFailed, Tenant, TenantUsage
 from control_plane.engine.request import LiveChoice, LiveRequest
 from control_plane.engine.stats import EngineStats
 
@@ -53,6 +54,13 @@ class Quotas:
         goes_on = known.covers(spec) if known else self._is_believed(spec, account, now)
         num_tokens = len(spec.prompt_token_ids) if known else num_given_tokens(spec)
         return self._lacks_place(spec, account, goes_on) or (None if goes_on else self._lacks_tokens(spec, account, num_tokens, now))
+
+    def usage(self, spec: GenerationRequest) -> TenantUsage | None:
+        """What the tenant of a request uses now; None where it has no quota."""
+        account = self._accounts.get(spec.tenant.name) if spec.tenant else None
+        if account is None or account.tenant.quota == Quota():
+            return None
+        return TenantUsage(account.num_live, math.ceil(account.bucket.used(self._clock())))
 
     def open(self, live: LiveRequest) -> None:
         """Charge for a request that begins, unless it has nothing to run."""

@@ -95,7 +95,9 @@ async def test_openais_client_sees_a_rate_limit_and_when_to_come_back(control: S
     async with running_gateway(control.address) as gateway:
         sdk = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="key-1", max_retries=0)
         ask = {"model": "", "prompt": "Story", "max_tokens": 100, "extra_body": {"ignore_eos": True}}
-        assert (await sdk.completions.create(**ask)).usage.completion_tokens == 100
+        taken_in = await sdk.completions.with_raw_response.create(**ask)
+        assert taken_in.parse().usage.completion_tokens == 100
+        assert taken_in.headers["x-ratelimit-limit-tokens"] == "60" and 0 < int(taken_in.headers["x-ratelimit-remaining-tokens"]) < 60
         with pytest.raises(RateLimitError) as refused:
             await sdk.completions.create(**ask)
         await sdk.close()
@@ -103,3 +105,4 @@ async def test_openais_client_sees_a_rate_limit_and_when_to_come_back(control: S
     assert "key 'acme' is over its quota of tokens a minute" in refused.value.message
     headers = refused.value.response.headers
     assert 0 < int(headers["retry-after-ms"]) <= int(headers["retry-after"]) * 1000 <= 120_000
+    assert headers["x-ratelimit-remaining-tokens"] == "0" and float(headers["x-ratelimit-reset-tokens"].removesuffix("s")) > 30

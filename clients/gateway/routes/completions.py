@@ -41,7 +41,7 @@ async def create_completion(body: CompletionRequest, http: HttpRequest) -> Respo
     if body.stream:
         texts = await unless_gone(http, _begin(client, requests, options, caller))
         return EventStream(texts, caller.headers, gateway.metrics)
-    completions = await unless_gone(http, _together([whole(client, request) for request in requests]))
+    completions = await unless_gone(http, _together([whole(client, request, caller) for request in requests]))
     return json_reply(text_completion(_head(completions[0].started, caller), completions, options), caller)
 
 
@@ -69,7 +69,7 @@ async def _together(works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
 
 async def _begin(client: AsyncClient, requests: Sequence[Request], options: CompletionOptions, caller: Caller) -> AsyncGenerator[str, None]:
     """The texts of a stream, as soon as all prompts have been accepted."""
-    accepted = await _together([started(client, request) for request in requests])
+    accepted = await _together([started(client, request, caller) for request in requests])
     stream = CompletionStream(_head(accepted[0][0], caller), len(requests), options)
     return _texts(stream, [events for _, events in accepted])
 

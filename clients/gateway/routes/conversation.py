@@ -27,6 +27,7 @@ class Conversation:
     """A conversation that is being answered."""
 
     client: AsyncClient
+    caller: Caller
     request: Request
     profile: ModelProfile
     tools: Sequence[str]
@@ -36,12 +37,12 @@ class Conversation:
     async def whole(self) -> Completion:
         """The whole answer; raises ServingError and ApiError."""
         with self._blaming():
-            return await whole(self.client, self.request)
+            return await whole(self.client, self.request, self.caller)
 
     async def started(self) -> tuple[Started, AsyncGenerator[Event, None]]:
         """What `service.started` returns; raises ServingError and ApiError."""
         with self._blaming():
-            return await started(self.client, self.request)
+            return await started(self.client, self.request, self.caller)
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:
@@ -71,7 +72,7 @@ async def conversation(body: ChatRequest, http: HttpRequest, caller: Caller) -> 
     plain = chat_request(body, caller.request_id, bool(tools) and profile.call_format.shows_special_tokens)
     plain = replace(plain, traceparent=caller.traceparent)
     request = await unless_gone(http, _constrained(body, plain, profile, client))
-    return Conversation(client, request, profile, tools, body.parallel_tool_calls is not False, _grammar_of(body, request))
+    return Conversation(client, caller, request, profile, tools, body.parallel_tool_calls is not False, _grammar_of(body, request))
 
 
 def _grammar_of(body: ChatRequest, request: Request) -> str:

@@ -24,6 +24,10 @@ def write_outputs(outputs: Outputs, message: pb.Outputs) -> None:
     message.finished.extend(_finished(finished) for finished in outputs.finished)
     message.failed.extend(_failed(failed) for failed in outputs.failed)
     message.started.extend(outputs.started)
+    message.usage.extend(
+        pb.TenantUsage(request_id=request_id, num_requests=usage.num_requests, num_tokens=usage.num_tokens)
+        for request_id, usage in outputs.usage
+    )
 
 
 def scheduler_state(snapshot: EngineSnapshot) -> pb.SchedulerState:

@@ -8,7 +8,7 @@ import numpy as np
 
 from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import PackedLogprobs, TokenLogprob, ids
-from control_plane.engine.ports import Failure, FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished
+from control_plane.engine.ports import Failure, FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished, TenantUsage
 from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_equal_lengths, check_name, check_range
@@ -39,6 +39,7 @@ def read_outputs(message: pb.Outputs, vocab_size: int, prompt_of: Callable[[str]
         finished=[_finished(finished, vocab_size) for finished in message.finished],
         failed=[_failed(failed) for failed in message.failed],
         started=list(message.started),
+        usage=[(usage.request_id, TenantUsage(usage.num_requests, usage.num_tokens)) for usage in message.usage],
     )
 
 

@@ -21,7 +21,7 @@ class RequestError(Exception):
     """A request cannot be answered; the message is for the client."""
 
     code: ClassVar[grpc.StatusCode]
-    metadata: ClassVar[tuple[tuple[str, str], ...]] = ()  # comes with the status
+    metadata: tuple[tuple[str, str], ...] = ()  # comes with the status
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)

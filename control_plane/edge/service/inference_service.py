@@ -73,6 +73,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         async with self._live.open(admitted.request, admitted.choices, deadline) as stream:
             record.stream = stream
             await stream.wait_end()
+        context.set_trailing_metadata(stream.rate_limits)
         size = _num_logprobs(admitted) + sum(len(choice.token_ids) for choice in stream.choices)
         return await self._encoder.run(size, serialized_response, admitted.started, stream.choices, stream.prompt_logprobs, self._responses)
 
@@ -87,7 +88,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             record.stream = stream
             await stream.wait_accepted()
             # By itself, and to its end: a status can follow it neither while it waits together with a message nor when it is broken off.
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(stream.rate_limits)
             writer = EventWriter(context, self._live.options.slow_reader_seconds, lambda: self._live.give_up(stream))
             async with stream.interruptible():
                 with writer.watched():

@@ -24,6 +24,7 @@ class RequestStream:
         self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self.first_token_time: float | None = None  # by time.monotonic(), of tokens made for this stream
+        self.rate_limits: tuple[tuple[str, str], ...] = ()  # what is left of the caller's quota, as metadata
         self.num_successors = 0  # calls that wait for its end to take it over
         self.is_ending = False  # what has come tells of an end: it is not to be gathered
         self.is_in_turn = False  # it waits for its turn to write
@@ -81,7 +82,7 @@ class RequestStream:
         """Wait until the engine has taken the request in; raises a RequestError when it refuses."""
         await self._answered.wait()
         if self._failed and not any(choice.token_ids for choice in self.choices):
-            raise error_of(self._failed)
+            raise self._failure(self._failed)
 
     async def wait_output(self) -> bool:
         """Wait until there is more to take; False once all has come and was there to be taken.
@@ -102,6 +103,11 @@ class RequestStream:
         """Wait until all has come; raises a RequestError if the request failed."""
         await self.ended.wait()
         self._raise_failure()
+
+    def _failure(self, failed: RequestFailed) -> RequestError:
+        error = error_of(failed)
+        error.metadata += self.rate_limits
+        return error
 
     def mark_in_write(self, num_tokens: int) -> None:
         """So many of the tokens taken are on their way to the client; all others are written."""
@@ -133,7 +139,7 @@ class RequestStream:
 
     def _raise_failure(self) -> Literal[False]:
         if self._failed:
-            raise error_of(self._failed)
+            raise self._failure(self._failed)
         return False
 
     def _end_if_finished(self) -> None:

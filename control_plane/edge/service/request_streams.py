@@ -14,6 +14,7 @@ from control_plane.edge.service.call_recorder import CallRecorder
 from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.engine_port import EnginePort
 from control_plane.edge.service.errors import SHUTTING_DOWN, AlreadyExists, Cancelled, Deadline, ReaderTooSlow, Unavailable, failure_of
+from control_plane.edge.service.rate_limits import rate_limits
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.write_turns import Window, WriteTurns
 from control_plane.engine.ports import Failure, GenerationRequest, Outputs, RequestFailed
@@ -206,6 +207,9 @@ class RequestStreams:
             del self._streams[stream.request.request_id]
 
     def _deliver_beginnings(self, outputs: Outputs, touched: dict[RequestStream, None]) -> None:
+        for request_id, usage in outputs.usage:
+            for stream in self._live([request_id]):
+                stream.rate_limits = rate_limits(stream.request.tenant.quota, usage) if stream.request.tenant else ()
         for stream in self._live(outputs.accepted):
             stream.accept()
             self._forget_ended(stream)

@@ -84,6 +84,25 @@ async def test_tokens_of_prompts_and_of_all_choices_are_used_up_and_flow_in_agai
     assert (error.code(), error.details().partition(",")[0]) == (grpc.StatusCode.INVALID_ARGUMENT, "the prompt has 102 tokens")
 
 
+def limits(metadata: object) -> dict[str, str]:
+    return {name.removeprefix("x-ratelimit-"): value for name, value in metadata if name.startswith("x-ratelimit-")}
+
+
+async def test_calls_say_what_is_left_whether_they_are_taken_in_or_not(service: Service) -> None:
+    acme = Tenant(service, "acme-1")
+    calls = [await acme.begin(), await acme.begin()]
+    first, second = [limits(await call.initial_metadata()) for call in calls]
+    assert [first["limit-requests"], first["remaining-requests"], second["remaining-requests"]] == ["2", "1", "0"]
+    assert first["limit-tokens"] == "400" and int(second["remaining-tokens"]) < int(first["remaining-tokens"]) < 400
+    refused = limits((await acme.refused()).trailing_metadata())
+    assert (refused["remaining-requests"], refused["reset-requests"]) == ("0", "1s")
+    spec = pb.GenerationSpec(text="a:", stopping=pb.StoppingParams(max_tokens=1))
+    someone = Tenant(service, "someone")
+    call = someone.stub.Generate(pb.GenerateRequest(spec=spec), metadata=someone.metadata)
+    await call
+    assert limits(await call.trailing_metadata()) == {"limit-tokens": "100", "remaining-tokens": "97", "reset-tokens": "1.8s"}
+
+
 async def test_what_generates_nothing_is_free(service: Service) -> None:
     someone = Tenant(service, "someone")
     for _ in range(5):
