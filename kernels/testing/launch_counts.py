@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import ops
@@ -15,10 +16,11 @@ from kernels.testing.launches import taken_over
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How often, by name."""
+    """How often, by name, and the tensors of each launch."""
 
     launches: Counter[str] = field(default_factory=Counter)
     torch_calls: Counter[str] = field(default_factory=Counter)
+    operands: list[tuple[str, Sequence[Tensor]]] = field(default_factory=list)
 
 
 @contextmanager
@@ -26,8 +28,9 @@ def counted() -> Iterator[Asked]:
     """Count what is asked for inside the block; kernels leave their results as they are."""
     asked = Asked()
 
-    def launch(kernel: Any, *_: Any) -> None:
+    def launch(kernel: Any, tensors: Sequence[Tensor], _: Sequence[Any]) -> None:
         asked.launches[kernel.__name__] += 1
+        asked.operands.append((kernel.__name__, tensors))
 
     with taken_over(launch), _TorchCalls(asked.torch_calls):
         yield asked
