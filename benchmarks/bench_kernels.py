@@ -46,7 +46,7 @@ def price_case(name: str) -> int:
 
 def measure(case: KernelCase) -> Row:
     """Cycles of a case beside its floors."""
-    cycles = run_isolated(f"{__name__}:price_case", case.name, timeout_seconds=900)
+    cycles = run_isolated(f"{__name__}:price_case", case.name)
     bytes_floor = round(case.num_bytes / BYTES_PER_SECOND * CYCLES_PER_SECOND)
     operations_floor = round(case.num_operations / OPERATIONS_PER_SECOND * CYCLES_PER_SECOND)
     floors = {"bytes_floor": bytes_floor, "operations_floor": operations_floor}

@@ -10,14 +10,12 @@ from kernels.testing.depth import Depth
 from kernels.testing.isolation import run_isolated
 
 
-def interpret(
-    operator: str, *args: Any, depth: Depth = Depth.TENSOR_GRAPH, timeout_seconds: float = 300.0
-) -> tuple[list[Tensor], list[Any]]:
+def interpret(operator: str, *args: Any, depth: Depth = Depth.TENSOR_GRAPH) -> tuple[list[Tensor], list[Any]]:
     """Call "module:name" of `kernels.pypto` through the interpreter: its results, and its arguments as it left them.
 
     Memory that the operator allocates holds NaN, or the greatest integer, wherever its kernels did not write. Raises IsolatedFailure.
     """
-    results, arguments = run_isolated(f"{__name__}:_interpret", operator, _pack(args), depth, timeout_seconds=timeout_seconds)
+    results, arguments = run_isolated(f"{__name__}:_interpret", operator, _pack(args), depth)
     return _unpack(results), _unpack(arguments)
 
 
@@ -28,9 +26,9 @@ def call_on_device(operator: str, *args: Any, device: torch.device) -> tuple[lis
     return [result.cpu() for result in results], [value.cpu() if isinstance(value, Tensor) else value for value in there]
 
 
-def price(operator: str, *args: Any, timeout_seconds: float = 600.0) -> int:
+def price(operator: str, *args: Any) -> int:
     """Cost-model cycles of all launches that a call makes. Raises IsolatedFailure."""
-    cycles: int = run_isolated(f"{__name__}:_price", operator, _pack(args), timeout_seconds=timeout_seconds)
+    cycles: int = run_isolated(f"{__name__}:_price", operator, _pack(args))
     return cycles
 
 

@@ -1,7 +1,6 @@
 """Functions that tests of the harness call in processes of their own."""
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +11,10 @@ def add(left: int, right: int) -> int:
     return left + right
 
 
-def sleep(seconds: float) -> None:
-    print("going to sleep", flush=True)
-    time.sleep(seconds)
+def spin() -> None:
+    print("going to spin", flush=True)
+    while True:
+        pass
 
 
 def die() -> None:

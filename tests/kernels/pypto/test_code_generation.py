@@ -26,7 +26,7 @@ CASES = [
 
 @pytest.mark.parametrize("model, operator", CASES)
 def test_code_is_generated_at_the_shapes_of_published_models(model, operator):
-    launches = run_isolated("harness.kernels.generated_kernels:generate", model, operator, timeout_seconds=900)
+    launches = run_isolated("harness.kernels.generated_kernels:generate", model, operator)
     assert launches
     for name, steered_early, num_tasks in launches:
         assert num_tasks > 0

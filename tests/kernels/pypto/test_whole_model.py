@@ -34,7 +34,7 @@ def assert_same(directory, lengths, num_generated, kernels):
 
 
 def _draw(directory, lengths, num_generated, interpreted):
-    return run_isolated("harness.kernels.interpreted_model:draw", str(directory), lengths, num_generated, interpreted, timeout_seconds=600)
+    return run_isolated("harness.kernels.interpreted_model:draw", str(directory), lengths, num_generated, interpreted)
 
 
 @pytest.mark.kernels_fast
