@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _PAGE_TOKENS = 128
+_POOL_PAGES = 2048  # of a KV cache: 512 MiB of keys in a layer of 8 kv heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def _attention() -> Iterator[KernelCase]:
         yield _attend(f"decode-attention/{model.name}/8-of-1024", model, [1] * 8, [1024] * 8)
         yield _attend(f"decode-attention/{model.name}/32-of-512", model, [1] * 32, [512] * 32)
         yield _attend(f"prefill-attention/{model.name}/128-of-128", model, [128], [128])
+        yield _attend(f"prefill-attention/{model.name}/512-of-2048", model, [512], [2048])
+    yield _attend("prefill-attention/qwen3-0.6b/512-of-512", QWEN3_0_6B, [512], [512])
+    yield _attend("prefill-attention/qwen3-0.6b/128-of-4096", QWEN3_0_6B, [128], [4096])
     yield _attend("mixed-attention/qwen3-0.6b/64-of-256-and-8-of-512", QWEN3_0_6B, [64] + [1] * 8, [256] + [512] * 8)
 
 
@@ -104,12 +108,13 @@ def _linear(name: str, rows: int, out_features: int, in_features: int) -> Kernel
 
 
 def _rope_arguments(model: ModelShape, rows: int) -> tuple[Any, ...]:
-    width, pages = model.head_dim, -(-rows // _PAGE_TOKENS)
-    cache = _zeros(pages, _PAGE_TOKENS, model.kv_heads, width)
+    width = model.head_dim
+    cache = torch.empty(_POOL_PAGES, _PAGE_TOKENS, model.kv_heads, width, dtype=torch.bfloat16)  # untouched memory costs nothing
     table = torch.zeros(4096, width // 2)
     qkv = _zeros(rows, model.heads + 2 * model.kv_heads, width)
+    slots = torch.arange(rows) * (_POOL_PAGES * _PAGE_TOKENS // rows)  # each in a sequence of its own, all over the pool
     norms = (torch.zeros(1, heads, width) for heads in (model.heads, model.kv_heads))
-    return qkv, *norms, 1e-6, torch.arange(rows), table, table.clone(), cache, cache.clone(), torch.arange(rows)
+    return qkv, *norms, 1e-6, torch.arange(rows), table, table.clone(), cache, torch.empty_like(cache), slots
 
 
 def _attend(name: str, model: ModelShape, new_tokens: list[int], lengths: list[int]) -> KernelCase:

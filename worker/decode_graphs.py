@@ -34,8 +34,8 @@ def graph_shapes(limits: RunnerLimits, attention_follows_lengths: bool) -> tuple
     """The shapes that a runner captures, smallest first.
 
     Rows go by doubling up to what a step may have. PyPTO's attention walks the keys that a sequence has: one width of page tables, the
-    greatest, costs nothing. The torch implementation meets every key that a page table has room for: there are a few widths, and long
-    sequences in great numbers run without a graph.
+    greatest, costs no time, and memory within kernels.scratch. The torch implementation meets every key that a page table has room for:
+    there are a few widths, and long sequences in great numbers run without a graph.
     """
     if attention_follows_lengths:
         return tuple(GraphShape(rows, limits.max_model_len) for rows in _row_counts(limits))

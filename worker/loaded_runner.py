@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import ops
 from kernels.quantized import Quantizer
+from kernels.scratch import MAX_DECODE_BYTES
 from kernels.self_check import check_device
 from pypto_serving.process.start_up import StartUpError
 from pypto_serving.wire.fingerprint import fingerprint_model, weight_files
@@ -20,7 +21,7 @@ from pypto_serving.wire.model_directory import name_model
 from worker.checkpoint.config_fields import ConfigFields, ModelRefused, read_json_object
 from worker.checkpoint.weights_hash import WeightsHash
 from worker.config import WorkerConfig
-from worker.decode_graphs import DecodeGraphs, graph_shapes
+from worker.decode_graphs import DecodeGraphs, GraphShape, graph_shapes
 from worker.device import Device, first_line, select_device
 from worker.kv_cache import CacheGroupSpec, KVCache, PoolDemand, size_pool
 from worker.models import LoadOptions, Model, load_model
@@ -132,9 +133,10 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         max_lanes=config.max_lanes,
         max_step_tokens=config.max_step_tokens,
     )
-    cache = _allocate_cache(model, device, limits, config.num_pages)
+    shapes = () if config.eager else _plan_graphs(model, limits, device)
+    cache = _allocate_cache(model, device, limits, config.num_pages, graph_bytes(shapes, model.cache_groups, device.kind))
     _warn_of_few_pages(cache.groups, limits.max_model_len)
-    graphs = None if config.eager else _plan_graphs(model, cache, limits, device)
+    graphs = DecodeGraphs(model.forward, cache, shapes, device.new_capture()) if shapes else None
     runner = _make_runner(model, cache, limits, graphs, device)
     num_layers = sum(len(group.layers) for group in model.cache_groups)
     _warm_up(runner, progress, config.model, num_layers, compiles=device.kind != "cpu")
@@ -237,9 +239,9 @@ def _identify(directory: Path) -> tuple[str, list[Path]]:
         raise ModelRefused(str(error)) from error
 
 
-def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None) -> KVCache:
+def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_pages: int | None, reserved_bytes: int) -> KVCache:
     demand = PoolDemand(limits.max_lanes, limits.max_model_len, limits.max_step_tokens, limits.num_partitions)
-    pages = size_pool(model.cache_groups, demand, device.free_bytes(), num_pages)
+    pages = size_pool(model.cache_groups, demand, device.free_bytes() - reserved_bytes, num_pages)
     try:
         return model.allocate_cache(pages, limits.num_partitions)
     except (RuntimeError, MemoryError):
@@ -249,19 +251,33 @@ def _allocate_cache(model: Model, device: Device, limits: RunnerLimits, num_page
         ) from None
 
 
-def _plan_graphs(model: Model, cache: KVCache, limits: RunnerLimits, device: Device) -> DecodeGraphs | None:
-    """What the warm-up captures. A CPU gains nothing from graphs, as it launches nothing."""
+def _plan_graphs(model: Model, limits: RunnerLimits, device: Device) -> tuple[GraphShape, ...]:
+    """The shapes that the warm-up captures. A CPU gains nothing from graphs, as it launches nothing."""
     if device.kind == "cpu":
-        return None
+        return ()
     if not model.is_capturable:
         _log.info("no graphs: on this device the experts cannot be captured", extra={"device": device.kind})
-        return None
+        return ()
     if reason := device.replay_refusal:
         _log.warning("no graphs: every kernel is launched by itself", extra={"reason": reason})
-        return None
+        return ()
     # PyPTO's attention; it takes neither a window nor pages of another size.
-    by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in cache.groups)
-    return DecodeGraphs(model.forward, cache, graph_shapes(limits, by_length), device.new_capture())
+    groups = model.cache_groups
+    by_length = device.kind == "npu" and all(not group.window_tokens and group.page_tokens == device.page_tokens for group in groups)
+    return graph_shapes(limits, by_length)
+
+
+def graph_bytes(shapes: Sequence[GraphShape], groups: Sequence[CacheGroupSpec], device_kind: str) -> int:
+    """What captured steps keep beside the model and the KV cache: their page tables, and on an NPU the scratch of attention.
+
+    Graphs share their memory, so that the scratch is there once; the activations of a few hundred rows are not counted.
+    """
+    if not shapes:
+        return 0
+    tables = sum(4 * shape.rows * -(-shape.max_tokens // group.page_tokens) for shape in shapes for group in groups)
+    scratch = MAX_DECODE_BYTES if device_kind == "npu" else 0
+    _log.info("graphs take", extra={"graphs": len(shapes), "page_table_bytes": tables, "scratch_bytes_at_most": scratch})
+    return tables + scratch
 
 
 def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None, device: Device) -> ModelRunner:

@@ -2,7 +2,7 @@
 
 import pypto
 
-from kernels.pypto.tiles import PAGES_PER_KEY_TILE
+from kernels.scratch import PAGES_PER_KEY_TILE
 
 MASKED = -1e30  # finite: a row whose keys are all masked so far must not make NaN of inf - inf
 
@@ -18,15 +18,14 @@ def read(numbers, index):
 
 
 def find_pages(page_table, line, tile, first, last, page_tokens):
-    """Where the pages of a tile begin in the cache, and how many of their keys are written, for rows that see keys first .. last.
+    """Where the pages of a tile begin in the cache, for rows that see keys first .. last.
 
     In place of a page that no row sees, which may hold anything, stands one that is seen: its keys are masked.
     """
     found = []
     for part in range(PAGES_PER_KEY_TILE):
         place = pypto.min(pypto.max(tile * PAGES_PER_KEY_TILE + part, first // page_tokens), last // page_tokens)
-        page = read(page_table, (line, place))
-        found.append((page * page_tokens, pypto.min(page_tokens, last + 1 - place * page_tokens)))
+        found.append(read(page_table, (line, place)) * page_tokens)
     return found
 
 
@@ -34,7 +33,7 @@ def score(query, k_cache, pages, column, page_tokens):
     """query [rows, n] times the keys of the pages, which lie in n columns of the cache from `column` on: [rows, key tile]."""
     rows, width = query.shape
     scores = pypto.tensor([rows, page_tokens * PAGES_PER_KEY_TILE], pypto.DT_FP32, "scores")
-    for part, (offset, _) in enumerate(pages):
+    for part, offset in enumerate(pages):
         keys = pypto.view(k_cache, [page_tokens, width], [offset, column])
         pypto.assemble(pypto.matmul(query, keys, pypto.DT_FP32, b_trans=True), [0, part * page_tokens], scores)
     return scores
@@ -46,21 +45,13 @@ def mask(scores, distance, window):
     return pypto.where(pypto.lt(distance, float(window)), scores, MASKED) if window else scores
 
 
-def weigh(probabilities, v_cache, pages, column, width, valid):
-    """For each page, its values in `width` columns of the cache from `column` on, weighted: [rows, width]."""
+def weigh(probabilities, v_cache, pages, column, width, valid_rows, valid_keys):
+    """The values of the pages, in `width` columns of the cache from `column` on, weighted: [rows, width]."""
     rows, key_tile = probabilities.shape
     page_tokens = key_tile // PAGES_PER_KEY_TILE
-    weighted = []
-    for part, (offset, count) in enumerate(pages):
-        shares = pypto.view(probabilities, [rows, page_tokens], [0, part * page_tokens], valid_shape=[valid, count])
-        values = pypto.view(v_cache, [page_tokens, width], [offset, column], valid_shape=[count, width])
-        weighted.append(pypto.matmul(shares, values, pypto.DT_FP32))
-    return weighted
-
-
-def add_in_order(parts):
-    """Their sum, from the first to the last."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    values = pypto.tensor([key_tile, width], pypto.DT_BF16, "values")
+    for part, offset in enumerate(pages):
+        pypto.assemble(pypto.view(v_cache, [page_tokens, width], [offset, column]), [part * page_tokens, 0], values)
+    values = pypto.view(values, [key_tile, width], [0, 0], valid_shape=[valid_keys, width])
+    shares = pypto.view(probabilities, [rows, key_tile], [0, 0], valid_shape=[valid_rows, valid_keys])
+    return pypto.matmul(shares, values, pypto.DT_FP32)

@@ -12,6 +12,14 @@ def paged_attention(
 ) -> Tensor:
     """Causal attention over the paged cache, as kernels.ops.paged_attention. Positions rise within a sequence."""
     at = positions.to(torch.int32)
-    if q.shape[0] == page_table.shape[0]:
+    num_rows, num_sequences = q.shape[0], page_table.shape[0]
+    if num_rows == num_sequences:
         return paged_decode(q, k_cache, v_cache, page_table, at, scale, window)
-    return paged_prefill(q, k_cache, v_cache, page_table, query_starts, at, scale, window)
+    begins, ends = query_starts[:-1], query_starts[1:]
+    if num_sequences == 1:
+        return paged_prefill(q, k_cache, v_cache, page_table, begins, ends, at, scale, window)
+    single = ends - begins == 1
+    out = paged_prefill(q, k_cache, v_cache, page_table, begins, ends.where(~single, begins), at, scale, window)
+    rows = begins.clamp(max=num_rows - 1)
+    decoded = paged_decode(q[rows], k_cache, v_cache, page_table, at[rows].masked_fill(~single, -1), scale, window)
+    return out.index_add_(0, rows, decoded)  # on each row one of them is zero

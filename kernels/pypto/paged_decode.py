@@ -1,10 +1,11 @@
 """Attention of single rows over the paged cache, every key tile of every row on its own.
 
-    attend   scores of all heads against a key tile, their softmax within the tile, values of each page weighted by it
+    attend   scores of all heads against a key tile, their softmax within the tile, its values weighted by it
     merge    the key tiles of a row, in order
 
 All heads go through one product: a row of queries is laid out as [heads, kv heads * D], zero but in the columns of its own kv head, so
-that pages are read as they lie in memory. Adding zeros changes nothing, and a product has 16 rows at least anyhow.
+that pages are read as they lie in memory. Adding zeros changes nothing, and a product has 16 rows at least anyhow. Of the weighted values
+each head keeps the columns of its own kv head.
 """
 
 import functools
@@ -13,8 +14,9 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import MASKED, MEMORY, add_in_order, find_pages, mask, read, score, weigh
-from kernels.pypto.tiles import PAGES_PER_KEY_TILE, decode_merged_tasks, decode_tiles
+from kernels.pypto.key_tile import MASKED, MEMORY, find_pages, mask, read, score, weigh
+from kernels.pypto.tiles import decode_merged_tasks, decode_tiles
+from kernels.scratch import MAX_DECODE_BYTES, PAGES_PER_KEY_TILE, key_tiles, rows_per_launch
 
 
 @pypto.frontend.jit(runtime_options=MEMORY)
@@ -41,8 +43,10 @@ def decode_attend_kernel(
     vector_rows: int,
     merged_tasks: int,
 ):
-    pypto.set_pass_options(cube_nbuffer_setting={-1: merged_tasks})
+    pypto.set_pass_options(cube_nbuffer_setting={-1: merged_tasks}, vec_nbuffer_setting={-1: merged_tasks})
     width = queries.shape[1]
+    head_dim = parts.shape[1]
+    group = heads // (width // head_dim)
     key_tile = page_tokens * PAGES_PER_KEY_TILE
     tiles = key_positions.shape[1] // key_tile
     for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
@@ -64,9 +68,12 @@ def decode_attend_kernel(
             pypto.assemble(tile_max, [slot * heads, 0], tile_maxima)
             pypto.assemble(pypto.sum(probabilities, -1, True), [slot * heads, 0], tile_denominators)
             pypto.set_cube_tile_shapes([rows_tile, rows_tile], [depth_tile, page_tokens], [columns_tile, columns_tile])
-            weighted = weigh(pypto.cast(probabilities, pypto.DT_BF16), v_cache, found, 0, width, heads)
-            for part in range(PAGES_PER_KEY_TILE):
-                pypto.assemble(weighted[part], [(slot * PAGES_PER_KEY_TILE + part) * (heads + 1), 0], parts)
+            seen_keys = pypto.min(key_tile, last + 1 - start)
+            weighted = weigh(pypto.cast(probabilities, pypto.DT_BF16), v_cache, found, 0, width, heads, seen_keys)
+            pypto.set_vec_tile_shapes(group, head_dim)
+            for head in range(heads // group):
+                own = pypto.view(weighted, [group, head_dim], [head * group, head * head_dim])
+                pypto.assemble(pypto.clone(own), [slot * heads + head * group, 0], parts)
 
 
 @pypto.frontend.jit(runtime_options=MEMORY)
@@ -76,37 +83,30 @@ def decode_merge_kernel(
     tile_denominators: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     parts: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     out: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
-    kv_heads: int,
+    heads: int,
     tiles: int,
     key_tile: int,
     window: int,
     merged_tasks: int,
 ):
     pypto.set_pass_options(vec_nbuffer_setting={-1: merged_tasks})
-    group = tile_maxima.shape[1]
-    head_dim = out.shape[1] // group
-    heads = group * kv_heads
+    head_dim = out.shape[1]
     for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
         last = read(positions, row)
         first = pypto.max(0, last - window + 1) if window else 0
         pypto.set_vec_tile_shapes(heads, head_dim)
+        if last < 0:
+            pypto.assemble(pypto.cast(pypto.full([heads, head_dim], 0.0, pypto.DT_FP32), pypto.DT_BF16), [row * heads, 0], out)
         running_max = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
         denominator = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
         accumulator = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
-        if last < 0:
-            nothing = pypto.cast(pypto.full([heads, head_dim], 0.0, pypto.DT_FP32), pypto.DT_BF16)
-            for member in range(group):
-                rows = pypto.view(nothing, [kv_heads, head_dim], [member * kv_heads, 0])
-                pypto.assemble(pypto.clone(rows), [row * kv_heads, member * head_dim], out)
         begin = first // key_tile
         # Unrolled loops that begin at another number than 0 go wrong in PyPTO 0.2.0.
         for index in pypto.loop((last + key_tile) // key_tile - begin, name="KEY_TILES", idx_name="index", unroll_list=[8, 4, 2, 1]):
-            place = (row * tiles + begin + index) * kv_heads
-            pypto.set_vec_tile_shapes(kv_heads, head_dim)
-            tile_max = _column(tile_maxima, place, kv_heads, group)
-            tile_denominator = _column(tile_denominators, place, kv_heads, group)
-            tile_sum = _page_sums(parts, place, kv_heads, head_dim, group)
-            pypto.set_vec_tile_shapes(heads, head_dim)
+            place = (row * tiles + begin + index) * heads
+            tile_max = pypto.view(tile_maxima, [heads, 1], [place, 0])
+            tile_denominator = pypto.view(tile_denominators, [heads, 1], [place, 0])
+            tile_sum = pypto.view(parts, [heads, head_dim], [place, 0])
             new_max = pypto.maximum(running_max, tile_max)
             rescale = pypto.exp(running_max - new_max)
             tile_rescale = pypto.exp(tile_max - new_max)
@@ -114,36 +114,7 @@ def decode_merge_kernel(
             accumulator[:] = accumulator * rescale + tile_sum * tile_rescale
             running_max[:] = new_max
             if pypto.is_loop_end(index):
-                result = pypto.cast(accumulator / denominator, pypto.DT_BF16)
-                for member in range(group):
-                    rows = pypto.view(result, [kv_heads, head_dim], [member * kv_heads, 0])
-                    pypto.assemble(pypto.clone(rows), [row * kv_heads, member * head_dim], out)
-
-
-def _column(table, place, kv_heads, group):
-    return _by_member([pypto.clone(pypto.view(table, [kv_heads, 1], [place, member])) for member in range(group)])
-
-
-def _page_sums(parts, place, kv_heads, head_dim, group):
-    """What the pages of a key tile give the heads, [heads, head_dim], added in the order of the pages."""
-    sums = []
-    for member in range(group):
-        columns = member * kv_heads * head_dim
-        pages = [
-            pypto.view(parts, [kv_heads, head_dim], [place * PAGES_PER_KEY_TILE + page * kv_heads, columns])
-            for page in range(PAGES_PER_KEY_TILE)
-        ]
-        sums.append(add_in_order(pages))
-    return _by_member(sums)
-
-
-def _by_member(members):
-    """Of what the first member of every group has, the second one and so on, each [kv heads, n]: one [heads, n]."""
-    kv_heads, columns = members[0].shape
-    whole = pypto.tensor([kv_heads * len(members), columns], pypto.DT_FP32, "whole")
-    for index, member in enumerate(members):
-        pypto.assemble(member, [index * kv_heads, 0], whole)
-    return whole
+                pypto.assemble(pypto.cast(accumulator / denominator, pypto.DT_BF16), [row * heads, 0], out)
 
 
 # What is the same in all layers and steps is made once.
@@ -160,46 +131,59 @@ def _key_positions(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, dtype=torch.float32, device=device).unsqueeze(0)
 
 
-def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, positions: Tensor, scale: float, window: int) -> Tensor:
+def paged_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    positions: Tensor,
+    scale: float,
+    window: int,
+    max_bytes: int = MAX_DECODE_BYTES,
+) -> Tensor:
     """As paged_attention, of rows [T] each with its own line of page_table [T, P]; rows at position -1 come out zero."""
     num_rows, heads, head_dim = q.shape
     page_tokens, kv_heads = k_cache.shape[1:3]
     group, width, key_tile = heads // kv_heads, kv_heads * head_dim, page_tokens * PAGES_PER_KEY_TILE
-    tiles = -(-page_table.shape[1] * page_tokens // key_tile)
-    merged_attend, merged_merge = decode_merged_tasks(num_rows)
-    tile_maxima = q.new_empty(num_rows * tiles * heads, 1, dtype=torch.float32)
+    tiles = key_tiles(page_table.shape[1])
+    block = rows_per_launch(num_rows, page_table.shape[1], heads, head_dim, max_bytes)
+    own = _own_columns(kv_heads, q.dtype, q.device)
+    queries = (q.view(num_rows, kv_heads, group, 1, head_dim) * own).view(num_rows * heads, width)
+    tile_maxima = q.new_empty(block * tiles * heads, 1, dtype=torch.float32)
     tile_denominators = torch.empty_like(tile_maxima)
-    # A row more than the heads: seen as [kv heads, ..], the columns of a head's own kv head then lie in one column.
-    parts = tile_maxima.new_empty(num_rows * tiles * PAGES_PER_KEY_TILE * (heads + 1), width)
-    decode_attend_kernel(
-        (q.view(num_rows, kv_heads, group, 1, head_dim) * _own_columns(kv_heads, q.dtype, q.device)).view(num_rows * heads, width),
-        k_cache.view(-1, width),
-        v_cache.view(-1, width),
-        page_table,
-        positions,
-        positions.unsqueeze(1),
-        _key_positions(tiles * key_tile, q.device),
-        tile_maxima,
-        tile_denominators,
-        parts,
-        heads,
-        page_tokens,
-        scale,
-        window,
-        *decode_tiles(heads, width, page_tokens),
-        merged_attend,
-    )
+    parts = tile_maxima.new_empty(block * tiles * heads, head_dim)
     out = torch.empty_like(q)
-    decode_merge_kernel(
-        positions,
-        tile_maxima.view(-1, group),
-        tile_denominators.view(-1, group),
-        parts.view(-1, group * width + head_dim),
-        out.view(num_rows * kv_heads, group * head_dim),
-        kv_heads,
-        tiles,
-        key_tile,
-        window,
-        merged_merge,
-    )
+    for begin in range(0, num_rows, block):
+        end = min(begin + block, num_rows)
+        merged_attend, merged_merge = decode_merged_tasks(end - begin)
+        decode_attend_kernel(
+            queries[begin * heads : end * heads],
+            k_cache.view(-1, width),
+            v_cache.view(-1, width),
+            page_table[begin:end],
+            positions[begin:end],
+            positions[begin:end].unsqueeze(1),
+            _key_positions(tiles * key_tile, q.device),
+            tile_maxima,
+            tile_denominators,
+            parts,
+            heads,
+            page_tokens,
+            scale,
+            window,
+            *decode_tiles(heads, width, page_tokens),
+            merged_attend,
+        )
+        decode_merge_kernel(
+            positions[begin:end],
+            tile_maxima,
+            tile_denominators,
+            parts,
+            out[begin:end].view(-1, head_dim),
+            heads,
+            tiles,
+            key_tile,
+            window,
+            merged_merge,
+        )
     return out

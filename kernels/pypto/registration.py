@@ -26,6 +26,7 @@ from kernels.pypto.swiglu import swiglu
 from kernels.pypto.top_k import top_k
 from kernels.reference import moe, rows
 
+_MAX_ELEMENTS = (1 << 31) - 1
 _ALIGNED = 16  # bf16 numbers in 32 bytes, which rows of a tile begin at multiples of
 
 
@@ -39,7 +40,7 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         """Run the implementation that takes the call."""
-        return (self.kernel if self.takes(*args) else self.torch_implementation)(*args)
+        return (self.kernel if _can_be_addressed(args) and self.takes(*args) else self.torch_implementation)(*args)
 
 
 def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
@@ -49,6 +50,11 @@ def register(dispatch_key: str = "PrivateUse1") -> torch.library.Library:
         library.impl(name, operator)
     library.impl("lay_out_head_norms", lay_out_head_norms)
     return library
+
+
+def _can_be_addressed(args: tuple[Any, ...]) -> bool:
+    """PyPTO 0.2.0 takes the memory of any tensor for contiguous, and counts elements in 32 bits; it checks neither."""
+    return all(arg.is_contiguous() and arg.numel() <= _MAX_ELEMENTS for arg in args if isinstance(arg, Tensor))
 
 
 def _takes_rows(x: Tensor, *_: Any) -> bool:
@@ -71,8 +77,12 @@ def _takes_logits(logits: Tensor, *_: Any) -> bool:
     return logits.dtype == torch.float32 and logits.numel() > 0
 
 
-def _takes_attention(q: Tensor, k_cache: Tensor, *_: Any) -> bool:
-    return _takes_rows(q) and k_cache.shape[1] % _ALIGNED == 0 and k_cache.shape[1] <= 128
+def _takes_attention(
+    q: Tensor, k_cache: Tensor, _v: Tensor, _table: Tensor, _starts: Tensor, _positions: Tensor, _scale: float, window: int = 0
+) -> bool:
+    page_tokens = k_cache.shape[1]
+    # In place of a page before a window stands one of the window: it has to be full.
+    return _takes_rows(q) and page_tokens % _ALIGNED == 0 and page_tokens <= 128 and (not window or window >= page_tokens)
 
 
 def _qk_rope_kv_write_in_parts(qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, *others: Any) -> Tensor:

@@ -101,14 +101,20 @@ def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-#: Pages whose keys share a softmax. Results depend on it, so it never depends on the batch.
-PAGES_PER_KEY_TILE = 4
+class PrefillTiles(NamedTuple):
+    """How attention of many rows is cut."""
+
+    query_tile: int  # rows of a sequence at a time
+    cube_rows: int  # of their heads, those of a product
+    softmax_rows: int  # of their heads, those of a softmax
+    merge_rows: int  # rows whose key tiles a task adds up
 
 
-def prefill_tiles(group: int) -> tuple[int, int]:
-    """For attention of many rows with `group` heads for each kv head: rows of a sequence at a time; their heads in a vector task."""
-    query_tile = _power_of_two_below(256 // group, 128)
-    return query_tile, min(query_tile * group, 32)
+def prefill_tiles(rows: int, group: int, head_dim: int) -> PrefillTiles:
+    """For attention of many rows with `group` heads for each kv head."""
+    query_tile = max(16, 256 // group // 16 * 16)  # its heads are a product of up to 256 rows
+    cube_rows = max(16 * count for count in range(1, 17) if query_tile * group % (16 * count) == 0)
+    return PrefillTiles(query_tile if rows <= query_tile else 2 * query_tile, cube_rows, 32, 8192 // head_dim)
 
 
 class DecodeTiles(NamedTuple):
@@ -128,7 +134,7 @@ def decode_tiles(heads: int, width: int, page_tokens: int) -> DecodeTiles:
     key_depth = math.gcd(width, 128)
     columns = _power_of_two_below(32768 // rows, min(width, 1024))
     depth = min(32768 // columns, page_tokens)
-    return DecodeTiles(rows, key_depth, _multiple(min(width, 1024), key_depth), columns, depth, heads if heads <= 40 else 32)
+    return DecodeTiles(rows, key_depth, _multiple(min(width, 1024), key_depth), columns, depth, min(heads, 32))
 
 
 def decode_merged_tasks(rows: int) -> tuple[int, int]:

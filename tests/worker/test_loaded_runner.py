@@ -13,9 +13,12 @@ from harness.checkpoints import TinyCheckpoint, make_checkpoint, write_json
 from safetensors.torch import load_file
 
 from kernels import ops
+from kernels.scratch import MAX_DECODE_BYTES
 from pypto_serving.process.start_up import StartUpError
 from worker import loaded_runner
 from worker.config import read_config
+from worker.decode_graphs import GraphShape
+from worker.kv_cache import CacheGroupSpec
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.models.model import Model
 from worker.progress import ProgressCounter
@@ -134,7 +137,7 @@ def test_quantized_models_are_loaded_by_the_flag(tiny_checkpoint: TinyCheckpoint
 def test_model_that_cannot_be_captured_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model, device = SimpleNamespace(is_capturable=False), SimpleNamespace(kind="cuda")
     with caplog.at_level(logging.INFO):
-        assert loaded_runner._plan_graphs(model, None, None, device) is None
+        assert loaded_runner._plan_graphs(model, None, device) == ()
     assert [record.message for record in caplog.records if record.name == loaded_runner.__name__] == [
         "no graphs: on this device the experts cannot be captured"
     ]
@@ -143,7 +146,7 @@ def test_model_that_cannot_be_captured_is_told(caplog: pytest.LogCaptureFixture)
 def test_graphs_that_must_not_be_replayed_are_not_captured_and_why(caplog: pytest.LogCaptureFixture) -> None:
     model, device = SimpleNamespace(is_capturable=True), SimpleNamespace(kind="npu", replay_refusal="pypto 0.2.0 is too old")
     with caplog.at_level(logging.WARNING):
-        assert loaded_runner._plan_graphs(model, None, None, device) is None
+        assert loaded_runner._plan_graphs(model, None, device) == ()
     assert [vars(record)["reason"] for record in caplog.records] == ["pypto 0.2.0 is too old"]
 
 
@@ -154,6 +157,17 @@ def test_kernels_that_promise_no_batch_invariance_are_told(
     with caplog.at_level(logging.WARNING):
         loaded_runner._warn_of_cann(SimpleNamespace(kind=kind), kernels)
     assert [vars(record)["mend"] for record in caplog.records] == ["--kernels pypto"] * warnings
+
+
+def test_start_says_what_graphs_take(caplog: pytest.LogCaptureFixture) -> None:
+    shapes = (GraphShape(8, 4096), GraphShape(256, 4096))
+    specs = [CacheGroupSpec(name, (0,), page_tokens, 8, 128, torch.bfloat16) for name, page_tokens in (("full", 128), ("other", 100))]
+    tables = 4 * (8 + 256) * (32 + 41)
+    with caplog.at_level(logging.INFO):
+        assert loaded_runner.graph_bytes(shapes, specs, "npu") == tables + MAX_DECODE_BYTES
+    assert [vars(record)["page_table_bytes"] for record in caplog.records] == [tables]
+    assert loaded_runner.graph_bytes(shapes, specs, "cuda") == tables
+    assert loaded_runner.graph_bytes((), specs, "npu") == 0
 
 
 def test_device_whose_kernels_do_not_compute_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

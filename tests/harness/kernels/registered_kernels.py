@@ -16,6 +16,23 @@ def takes(operator: str, shapes: Sequence[tuple[int, ...] | None], dtype: str) -
     return OPERATORS[operator].takes(*tensors, *([1e-6] if operator == "rms_norm" else []))
 
 
+def takes_attention(page_tokens: int, window: int) -> bool:
+    """Whether the kernel takes attention over pages of a size through a window."""
+    from kernels.pypto.registration import OPERATORS
+
+    q, cache = torch.zeros(1, 2, 32, dtype=torch.bfloat16), torch.zeros(1, page_tokens, 1, 32, dtype=torch.bfloat16)
+    index = torch.zeros(1, dtype=torch.int32)
+    return OPERATORS["paged_attention"].takes(q, cache, cache, index.view(1, 1), index, index, 1.0, window)
+
+
+def goes_to_the_kernel(shape: tuple[int, ...], transposed: bool) -> bool:
+    """Whether a call with a tensor of that shape, none of whose memory is there, may go to a kernel that takes anything."""
+    from kernels.pypto.registration import Operator
+
+    tensor = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    return Operator(lambda *_: True, lambda *_: False, lambda *_: True)(tensor.t() if transposed else tensor, None, 0)
+
+
 def registered(dispatch_key: str) -> list[str]:
     """Operators with an implementation under the key."""
     from kernels.pypto.registration import OPERATORS, register

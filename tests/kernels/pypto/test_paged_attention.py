@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.scratch import scratch_bytes
 from kernels.testing.depth import Depth
 
 pytestmark = [pytest.mark.kernels, pytest.mark.timeout(900)]
@@ -155,14 +156,14 @@ def test_prompts_with_heads_of_real_models(run, random, heads):
     Sequences(random, [140], heads, head_dim=128, page_tokens=128).check(run, [(0, 70, 140)])
 
 
-@pytest.mark.parametrize("window", [1, 16, 20, 64, 100])
+@pytest.mark.parametrize("window", [16, 20, 64, 100])
 def test_decode_sees_its_window_only(run, random, window):
     sequences = Sequences(random, [150, 40], window=window)
     sequences.free_before(0, 150 - window)
     sequences.check(run, last_rows([150, 40]))
 
 
-@pytest.mark.parametrize("window", [1, 20, 64])
+@pytest.mark.parametrize("window", [16, 20, 64])
 def test_rows_of_a_chunk_see_their_windows_only(run, random, window):
     sequences = Sequences(random, [150], window=window)
     sequences.free_before(0, 100 - window + 1)
@@ -176,6 +177,22 @@ def test_a_row_is_the_same_from_decode_and_from_any_chunk(run, random, window):
     assert torch.equal(sequences.attend(run, [(0, 80, 100)])[9:10], decoded)
     assert torch.equal(sequences.attend(run, [(1, 0, 70), (0, 60, 100)])[99:100], decoded)
     assert torch.equal(sequences.attend(run, [(0, 89, 90), (1, 69, 70)])[:1], decoded)
+
+
+@pytest.mark.kernels_fast
+def test_rows_taken_a_few_at_a_time_come_out_alike(run, random):
+    """A block of rows may end within a sequence, and leave it one row."""
+    sequences = Sequences(random, [33, 77])
+    batch = sequences.k_cache, sequences.v_cache, sequences.page_table
+    row_bytes = scratch_bytes(1, sequences.page_table.shape[1], heads=4, head_dim=32)
+    q, positions = torch.cat((sequences.queries[0], sequences.queries[1])), torch.cat((torch.arange(33), torch.arange(77))).int()
+    arguments = (q, *batch, *torch.tensor([[0, 33], [33, 110]], dtype=torch.int32), positions, 32**-0.5, 0)
+    assert torch.equal(run("paged_prefill:paged_prefill", *arguments, 32 * row_bytes), run("paged_prefill:paged_prefill", *arguments))
+    rows = torch.tensor([32, 109, 5])
+    arguments = (q[rows], *batch[:2], sequences.page_table[[0, 1, 0]], positions[rows], 32**-0.5, 0)
+    whole = run("paged_decode:paged_decode", *arguments)
+    assert torch.equal(run("paged_decode:paged_decode", *arguments, 2 * row_bytes), whole)
+    torch.testing.assert_close(whole[:1].double(), sequences.expected([(0, 32, 33)]), rtol=0, atol=TOLERANCE)
 
 
 def test_every_pass_of_the_compiler_keeps_decode(run, random):

@@ -26,6 +26,21 @@ def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, ta
     assert run_isolated("harness.kernels.registered_kernels:takes", operator, shapes, dtype) is takes
 
 
+@pytest.mark.parametrize("page_tokens, window, takes", [(16, 0, True), (16, 16, True), (16, 15, False), (24, 0, False), (256, 0, False)])
+def test_attention_goes_to_the_kernel_where_pages_fit(page_tokens, window, takes):
+    assert run_isolated("harness.kernels.registered_kernels:takes_attention", page_tokens, window) is takes
+
+
+@pytest.mark.parametrize("shape, transposed, takes", [
+    ((64, 32), False, True),
+    ((64, 32), True, False),
+    ((1 << 20, 2047), False, True),
+    ((1 << 20, 2048), False, False),
+])  # fmt: skip
+def test_no_tensor_that_pypto_cannot_address_goes_to_a_kernel(shape, transposed, takes):
+    assert run_isolated("harness.kernels.registered_kernels:goes_to_the_kernel", shape, transposed) is takes
+
+
 @pytest.mark.kernels_fast
 def test_every_operator_that_a_model_calls_is_registered_for_npus():
     assert set(run_isolated("harness.kernels.registered_kernels:registered", "PrivateUse1")) >= {

@@ -3,8 +3,9 @@
 import itertools
 
 import pytest
+from harness.kernels.generated_kernels import MODELS
 
-from kernels.pypto.tiles import linear_tiles
+from kernels.pypto.tiles import decode_tiles, linear_tiles, norm_tiles, prefill_tiles
 
 KIB = 1024
 # Hidden sizes, feed-forward sizes and vocabularies from a tiny model to one of 70 billion parameters, and sizes that divide by nothing.
@@ -35,3 +36,26 @@ def test_how_a_row_is_summed_does_not_depend_on_the_number_of_rows():
 
 def test_few_kernels_are_compiled():
     assert len({linear_tiles(rows, 4096, 1024) for rows in range(1, 5000)}) == 3
+
+
+#: Heads, kv heads and their width, of published models and of two with one kv head; docs of PyPTO bound the vector tile of a reduction.
+HEADS = [(m.heads, m.kv_heads, m.head_dim) for m in MODELS.values()] + [(32, 1, 128), (71, 1, 64)]
+MOST_REDUCED = 64 * KIB
+KEY_TILE = 4 * 128
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
+def test_tiles_of_attention_fit(heads, kv_heads, head_dim):
+    decode = decode_tiles(heads, kv_heads * head_dim, 128)
+    assert 4 * decode.vector_rows * KEY_TILE <= MOST_REDUCED
+    assert 4 * decode.rows * max(decode.columns, 128) <= 128 * KIB and 2 * decode.columns * decode.depth <= 64 * KIB
+    for rows in (1, 100, 2048):
+        prefill = prefill_tiles(rows, heads // kv_heads, head_dim)
+        assert 4 * prefill.softmax_rows * KEY_TILE <= MOST_REDUCED and 4 * prefill.merge_rows * head_dim <= MOST_REDUCED
+        assert 4 * prefill.cube_rows * 128 <= 128 * KIB and prefill.cube_rows % 16 == 0
+        assert prefill.query_tile * (heads // kv_heads) % prefill.cube_rows == 0
+
+
+@pytest.mark.parametrize("width", [64, 128, 576, 1024, 5120, 17408])
+def test_rows_of_a_norm_are_reduced_within_the_limit(width):
+    assert norm_tiles(128, width).task_rows == 1 or 4 * norm_tiles(128, width).task_rows * width <= MOST_REDUCED
