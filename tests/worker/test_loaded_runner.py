@@ -194,7 +194,7 @@ def test_hst_06_the_slowest_unit_is_that_of_the_warm_up_without_loading_and_comp
 
     unit(50)  # a tensor was loaded
     runner = SimpleNamespace(warm_up=lambda share: unit(20 // share), rehearse=lambda: unit(4))
-    loaded_runner._warm_up(runner, progress, Path("model"), compiles=kind != "cpu")
+    loaded_runner._warm_up(runner, progress, Path("model"), num_layers=1, compiles=kind != "cpu")
     assert progress.slowest_unit_us == slowest_seconds * 1_000_000
 
 

@@ -15,7 +15,7 @@ from control_plane.edge.scheduler_link.dialler import Dialler
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLinkOptions
 from control_plane.edge.scheduler_link.session import Session
-from control_plane.edge.scheduler_link.stream import LossCause, SessionLost
+from control_plane.edge.scheduler_link.stream import LossCause, SessionLost, channel_of_session
 from control_plane.engine.ports import Failure, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -92,7 +92,7 @@ class SchedulerLink:
         """Those that will not work for the scheduler; of one that does not answer nothing is known."""
         if self.channel is None:
             return []
-        with contextlib.suppress(grpc.aio.AioRpcError):
+        with contextlib.suppress(grpc.aio.AioRpcError, SessionLost), channel_of_session():
             state = await admin_pb2_grpc.AdminServiceStub(self.channel).GetState(admin_pb2.GetStateRequest())
             return [RefusedWorker(link.address, link.trouble) for link in state.links if link.phase == admin_pb2.LINK_PHASE_REFUSED]
         return []

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import enum
+from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -55,6 +56,18 @@ class SessionLost(Exception):
         self.is_missing = is_missing
         self.cause = cause
         self.may_be_back = may_be_back
+
+
+@contextlib.contextmanager
+def channel_of_session() -> Iterator[None]:
+    """Within the block a call of the scheduler whose channel is closed raises SessionLost: gRPC cancels it, as if its caller had gone."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise SessionLost("the session has ended") from None
 
 
 class SessionStream:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from control_plane.edge.scheduler_link.stream import SessionLost, channel_of_session
 from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
@@ -56,7 +57,10 @@ class AdminProxy(admin_pb2_grpc.AdminServiceServicer):
         if channel is None:
             raise Unavailable("no scheduler is in session: try again when one is")
         try:
-            return await call(admin_pb2_grpc.AdminServiceStub(channel))
+            with channel_of_session():
+                return await call(admin_pb2_grpc.AdminServiceStub(channel))
+        except SessionLost as error:
+            raise Unavailable(f"the scheduler: {error}") from None
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise FailedPrecondition(error.details() or "") from None

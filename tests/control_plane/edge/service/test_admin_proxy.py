@@ -1,3 +1,5 @@
+import asyncio
+
 import grpc.aio
 import pytest
 
@@ -41,3 +43,25 @@ async def test_calls_are_handed_on_to_the_scheduler() -> None:
 async def test_without_a_scheduler_operators_are_told_so() -> None:
     with pytest.raises(Unavailable, match="no scheduler is in session"):
         await AdminProxy(lambda: None).Drain(admin_pb2.DrainRequest(), None)
+
+
+async def test_the_end_of_the_session_ends_no_call_of_an_operator_as_if_he_had_cancelled_it() -> None:
+    asked = asyncio.Event()
+
+    class Silent(admin_pb2_grpc.AdminServiceServicer):
+        async def Drain(self, request: admin_pb2.DrainRequest, context: object) -> admin_pb2.DrainResponse:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    server = grpc.aio.server()
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(Silent(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    call = asyncio.create_task(AdminProxy(lambda: channel).Drain(admin_pb2.DrainRequest(), None))
+    await asked.wait()
+    await channel.close()
+    with pytest.raises(Unavailable, match="the scheduler: the session has ended"):
+        await call
+    await server.stop(None)
