@@ -95,7 +95,7 @@ def test_several_prompts_are_requests_of_their_own():
 
 
 def test_what_has_no_place_on_the_wire_names_its_field():
-    with pytest.raises(ServingError, match="top_k: -5"):
+    with pytest.raises(ServingError, match="top_k = -5, must be from 0 to 4294967295"):
         chat_spec(top_k=-5)
 
 
