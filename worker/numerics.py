@@ -14,9 +14,10 @@ from worker.npu_software import cann_version
 # Decide how work is divided, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
 
+_ROOT = Path(__file__).parents[1]
 # What computes, relative to the root of the source tree; the compiled kernels carry a digest of their own.
 _CODE = ("kernels", "worker/checkpoint", "worker/layers", "worker/models", "worker/sampling")
-_NPU_CODE = ("kernels/pypto", "kernels/cann")  # computes on an NPU only
+_NPU_CODE = ("kernels/pypto", "kernels/cann", "kernels/scratch.py")  # decides what an NPU computes, and nothing else
 _OTHER_CODE = ("kernels/testing",)
 
 
@@ -84,10 +85,14 @@ def _digest_of_bits(dtype: torch.dtype) -> str:
 @functools.cache  # what runs is what was imported, whatever becomes of the files
 def _digest_of_code(device_type: str) -> str:
     """A sequence must not go on under another version of the code that computed its tokens."""
-    root = Path(__file__).parents[1]
-    left_out = [root / folder for folder in (_OTHER_CODE if device_type == "npu" else (*_OTHER_CODE, *_NPU_CODE))]
-    files = (file for folder in _CODE for file in (root / folder).rglob("*.py"))
     digest = hashlib.sha256(repr(contract.MIN_TEMPERATURE).encode())  # all that the sampler takes from elsewhere
-    for file in sorted(file for file in files if not any(file.is_relative_to(folder) for folder in left_out)):
-        digest.update(file.read_bytes())
+    for file in _code_of(device_type):
+        digest.update((_ROOT / file).read_bytes())
     return digest.hexdigest()[:8]
+
+
+def _code_of(device_type: str) -> list[Path]:
+    """The files that compute on a kind of device, below the root of the source tree."""
+    left_out = _OTHER_CODE if device_type == "npu" else (*_OTHER_CODE, *_NPU_CODE)
+    files = (file.relative_to(_ROOT) for folder in _CODE for file in (_ROOT / folder).rglob("*.py"))
+    return sorted(file for file in files if not any(file.is_relative_to(path) for path in left_out))

@@ -19,7 +19,11 @@ _SAME_NAMES = (
     *("avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "amx_fp16"),
 )
 _X86_NAMES = _NAMES_OF_LINUX | {name: name for name in _SAME_NAMES}
-_PROCESSOR = {"model name": "cpu_name", "cache size": "cache_size"}  # by which torch's own products pick blocks
+#: By which torch's own products pick blocks and, on ARM, instructions.
+_PROCESSOR = {
+    **{"model name": "cpu_name", "cache size": "cache_size"},
+    **{"CPU implementer": "cpu_implementer", "CPU part": "cpu_part", "Features": "features"},
+}
 
 
 def of_this_cpu() -> Mapping[str, object]:
@@ -29,7 +33,7 @@ def of_this_cpu() -> Mapping[str, object]:
 
 
 def read_cpu_info(text: str) -> Mapping[str, object]:
-    """The same from what Linux writes of its processors; nothing of another architecture than x86."""
+    """The same from what Linux writes of its processors; of another architecture than x86 no instruction has a name of its own."""
     first, _, _ = text.partition("\n\n")  # of several, which are alike
     lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = set(lines.get("flags", "").split())

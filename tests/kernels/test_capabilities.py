@@ -40,4 +40,10 @@ def test_names_of_linux_are_those_of_torch():
 
 @pytest.mark.parametrize("text", ["", "processor : 0\nFeatures : fp asimd bf16\n"])
 def test_another_architecture_has_none_of_them(text):
-    assert not any(capabilities.read_cpu_info(text).values())
+    assert True not in capabilities.read_cpu_info(text).values()
+
+
+@pytest.mark.parametrize("line", ["CPU implementer : 0x48", "CPU part : 0xd02", "Features : fp asimd bf16"])
+def test_arm_processors_are_told_apart(line):
+    one = "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd01\n"
+    assert capabilities.read_cpu_info(one) != capabilities.read_cpu_info(one + line)

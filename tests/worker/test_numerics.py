@@ -65,6 +65,13 @@ def test_code_that_only_an_npu_runs_is_left_out_elsewhere(monkeypatch: pytest.Mo
     assert digest("cpu") == before["npu"]
 
 
+def test_memory_that_only_pypto_keeps_counts_on_an_npu_only() -> None:
+    counted = {kind: set(map(str, numerics._code_of(kind))) for kind in ("cpu", "cuda", "npu")}
+    assert counted["cpu"] == counted["cuda"] and "kernels/linear.py" in counted["cpu"]
+    only = counted["npu"] - counted["cpu"]
+    assert "kernels/scratch.py" in only and {str(Path(file).parent) for file in only} == {"kernels", "kernels/pypto", "kernels/cann"}
+
+
 def test_an_npu_is_named_with_its_cann_and_the_set_of_kernels_that_serves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "aarch64-linux").mkdir()
     (tmp_path / "aarch64-linux" / "ascend_toolkit_install.info").write_text("version=8.5.0\n")
