@@ -18,7 +18,8 @@ JOBS ?= logical
 # A package index with the PyTorch build of your choice; empty: the default index.
 TORCH_INDEX ?=
 # 1: install what an Ascend NPU with CANN 8.5.0 needs, an older torch among it; see docs/npu.md.
-NPU ?=
+# A virtual environment that was made so stays so.
+NPU ?= $(if $(wildcard $(VENV)/.npu),1)
 
 # torch would load torch-npu by itself, and fail where CANN is missing.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
@@ -57,6 +58,7 @@ build/constraints.txt: constraints-npu.txt constraints.txt
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install your system's python3-venv package"; exit 1; }
+	@$(if $(NPU),touch $(VENV)/.npu)
 	@echo "Installing PyTorch and the rest; this takes a few minutes."
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(PIP_INSTALL) --editable '.[dev$(if $(NPU),$(comma)npu)]'
@@ -128,11 +130,11 @@ $(KERNELS_DEV): $(INSTALLED)
 	@touch $@
 
 test-kernels: $(READY) $(KERNELS_DEV) ## Test the PyPTO kernels, interpreted on the CPU; up to half an hour
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
+	$(PY) -m kernels.testing.calculator
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) -m kernels tests/kernels --timeout 900 $(ARGS)
 
 test-kernels-fast: $(READY) $(KERNELS_DEV) ## The part of it that takes minutes
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m kernels.testing.calculator
+	$(PY) -m kernels.testing.calculator
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) -m kernels_fast tests/kernels $(ARGS)
 
 test-isa: $(READY) ## Run the numerics tests under every set of instructions that can be forced on this machine; builds each, up to an hour
@@ -185,7 +187,7 @@ bench-scheduler: $(READY) ## Measure schedule and update at 256 running and 10,0
 	$(PY) -m benchmarks.bench_scheduler $(ARGS)
 
 bench-kernels: $(READY) $(KERNELS_DEV) ## Compare modelled cycles of the PyPTO kernels with the baseline (ARGS="--update" writes it)
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY) -m benchmarks.bench_kernels $(ARGS)
+	$(PY) -m benchmarks.bench_kernels $(ARGS)
 
 clean: ## Remove what was generated, but not .venv
 	rm -rf build dist kernels/cpu/prebuilt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
