@@ -8,7 +8,7 @@ import pytest
 import torch
 from fakes.device.cann_operators import cann_operators
 from harness.accelerator_runs import KIND, Accelerator
-from harness.kernel_sets import TINY, Case, Comparison, KernelSet, Sizes, cann_set, cases, compare, format_table
+from harness.kernel_sets import TINY, Case, Comparison, KernelSet, Sizes, cann_set, cases, compare, format_table, in_parts
 from torch import Tensor
 
 from kernels.reference import attention, moe, rows
@@ -56,6 +56,18 @@ class TestComparison:
         assert self._compare(lambda x: x.zero_()[:0].sum(), lambda x: x.add_(1)[:0].sum()).difference > 1
         assert self._compare(lambda x: x.zero_()[:0].sum(), lambda x: x[:0].sum()).difference == float("inf")
 
+    def test_nan_is_no_number_that_is_close(self) -> None:
+        def write_nan(x: Tensor) -> Tensor:
+            x.fill_(float("nan"))
+            return torch.zeros(2)
+
+        def write_zeros(x: Tensor) -> Tensor:
+            x.zero_()
+            return torch.zeros(2)
+
+        assert not self._compare(write_zeros, write_nan).is_close
+        assert not self._compare(write_nan, write_nan).is_close
+
     def test_indices_have_to_be_the_same(self) -> None:
         assert not self._compare(lambda x: x.long(), lambda x: x.long() + 1).is_close
         assert self._compare(lambda x: x.long(), lambda x: x.int()).is_close
@@ -67,14 +79,6 @@ class TestComparison:
         raise RuntimeError("no such kernel\nat all")
 
 
-def _qk_rope_kv_write(*args: Tensor) -> Tensor:
-    qkv, _, _, _, positions, cos, sin, k_cache, v_cache, slots = args
-    query, key, value = qkv.split([qkv.shape[1] - 2 * k_cache.shape[2], k_cache.shape[2], k_cache.shape[2]], 1)
-    query, key = rows.rotary(query, key, positions.long(), cos, sin)
-    rows.write_kv(key, value, k_cache, v_cache, slots.long())
-    return query
-
-
 _TORCH: KernelSet = {
     "rms_norm": rows.rms_norm,
     "add_rms_norm": rows.add_rms_norm,
@@ -83,7 +87,11 @@ _TORCH: KernelSet = {
     "embedding": rows.embedding,
     "argmax": rows.argmax,
     "top_k": rows.top_k,
-    "qk_rope_kv_write": _qk_rope_kv_write,
+    "qk_rope_kv_write": in_parts(
+        rows.rms_norm,
+        lambda query, key, positions, *angles: rows.rotary(query, key, positions.long(), *angles),
+        lambda key, value, k_cache, v_cache, slots: rows.write_kv(key, value, k_cache, v_cache, slots.long()),
+    ),
     "paged_attention": lambda q, k, v, table, starts, positions, *others: attention.paged_attention(
         q, k, v, table, starts, positions.long(), *others
     ),

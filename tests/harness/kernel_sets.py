@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels import ops
 from kernels.cann import registration as cann_registration
 from kernels.reference import rows
 
@@ -45,6 +46,7 @@ class Case:
     operator: str
     shape: str
     arguments: tuple[Any, ...]
+    for_pypto: tuple[Any, ...] | None = None  # in the place of these, where models lay something out for it in loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +111,38 @@ def _attention_cases(sizes: Sizes, random: Callable[..., Tensor], angles: Tensor
     table, positions, slots, starts = (tensor.to(device) for tensor in (table, positions, slots.int(), starts))
     label = f"{chunk} of {sizes.context}, {sequences} sequences, {heads}/{kv_heads} heads of {width}"
     qkv = random(num_rows, heads + 2 * kv_heads, width)
-    yield Case("qk_rope_kv_write", label, (qkv, None, None, 0.0, positions, angles.cos(), angles.sin(), k_cache, v_cache, slots))
+    placed = positions, angles.cos(), angles.sin(), k_cache, v_cache, slots
+    yield Case("qk_rope_kv_write", label, (qkv, None, None, 0.0, *placed))
+    norms = random(width), random(width)
+    laid_out = qkv, *ops.lay_out_head_norms(*norms, heads, kv_heads), 1e-6, *placed
+    yield Case("qk_rope_kv_write", f"{label}, with norms", (qkv, *norms, 1e-6, *placed), laid_out)
     q = random(num_rows, heads, width)
     yield Case("paged_attention", label, (q, k_cache, v_cache, table, starts, positions, width**-0.5, 0))
+
+
+def in_parts(rms_norm: Callable[..., Any], rotary: Callable[..., Any], write_kv: Callable[..., Any]) -> Callable[..., Tensor]:
+    """What computes ops.qk_rope_kv_write, norms [D] given as they are, by operators of a set one after the other."""
+
+    def qk_rope_kv_write(*args: Any) -> Tensor:
+        qkv, q_norm, k_norm, eps, positions, cos, sin, k_cache, v_cache, slots = args
+        num_kv_heads = k_cache.shape[2]
+        query, key, value = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], 1)
+        if q_norm is not None:
+            query, key = rms_norm(query, q_norm, eps), rms_norm(key, k_norm, eps)
+        query, key = rotary(query, key, positions, cos, sin)
+        write_kv(key, value, k_cache, v_cache, slots)
+        return query
+
+    return qk_rope_kv_write
 
 
 def cann_set() -> KernelSet:
     """What `--kernels cann` computes each operator with."""
     operators = cann_registration.operators()
 
-    def qk_rope_kv_write(*args: Any) -> Tensor:
-        qkv, _, _, _, positions, cos, sin, k_cache, v_cache, slots = args
-        query, key, value = qkv.split([qkv.shape[1] - 2 * k_cache.shape[2], k_cache.shape[2], k_cache.shape[2]], 1)
-        query, key = operators["rotary"](query, key, positions, cos, sin)
-        operators["write_kv"](key, value, k_cache, v_cache, slots)
-        return query
-
     return {
         **operators,
-        "qk_rope_kv_write": qk_rope_kv_write,
+        "qk_rope_kv_write": in_parts(operators["rms_norm"], operators["rotary"], operators["write_kv"]),
         "linear": rows.linear,
         "embedding": rows.embedding,
         "argmax": rows.argmax,
@@ -137,10 +152,11 @@ def cann_set() -> KernelSet:
 
 def compare(case: Case, pypto: KernelSet, cann: KernelSet, synchronize: Callable[[], None]) -> Comparison:
     """Call both; what one raises does not keep the other from being called."""
-    (pypto_us, ours), (cann_us, theirs) = (_run(kernels[case.operator], case.arguments, synchronize) for kernels in (pypto, cann))
+    pypto_us, ours = _run(pypto[case.operator], case.for_pypto or case.arguments, synchronize)
+    cann_us, theirs = _run(cann[case.operator], case.arguments, synchronize)
     if not ours or not theirs:
         return Comparison(case, pypto_us, cann_us, float("nan"))
-    greatest = max((float(result.abs().max()) for result in ours if result.is_floating_point()), default=1.0)
+    greatest = _greatest([result for result in ours if result.is_floating_point()])
     return Comparison(case, pypto_us, cann_us, _difference(ours, theirs), greatest)
 
 
@@ -170,7 +186,12 @@ def _difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     indices = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if not mine.is_floating_point()]
     if not all(torch.equal(mine, other) for mine, other in indices):
         return float("inf")
-    return max(float((mine - other).abs().max()) for mine, other in zip(ours, theirs, strict=True))
+    return _greatest([mine - other for mine, other in zip(ours, theirs, strict=True)])
+
+
+def _greatest(results: Sequence[Tensor]) -> float:
+    """Of all numbers; NaN if one is, which Python's own max would pass over."""
+    return float(torch.stack([result.abs().max().double() for result in results]).max()) if results else 1.0
 
 
 def format_table(comparisons: Sequence[Comparison]) -> str:
