@@ -34,8 +34,8 @@ from worker.step_time import StepTime
 _log = logging.getLogger(__name__)
 
 _MAX_HASH_THREADS = 4  # 6 GiB/s: no disk that weights lie on is much faster
-# Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
 _WARM_UP_STEPS = 2  # a prefill and a decode
+# Where nothing is compiled for a shape a shorter prefill shows as much, and the worker serves sooner.
 _SHARE_WITHOUT_COMPILING = 4
 _LAUNCH_SECONDS = 0.2  # no launch takes so long, and hardly a compilation less
 _NULL_PAGE_TOKENS = 16
@@ -134,7 +134,10 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         max_step_tokens=config.max_step_tokens,
     )
     shapes = () if config.eager else _plan_graphs(model, limits, device)
-    cache = _allocate_cache(model, device, limits, config.num_pages, graph_bytes(shapes, model.cache_groups, device.kind))
+    graph_bytes = _graph_bytes(shapes, model.cache_groups, device.kind)
+    if shapes:
+        _log.info("graphs take", extra={"graphs": len(shapes), "bytes_at_most": graph_bytes})
+    cache = _allocate_cache(model, device, limits, config.num_pages, graph_bytes)
     _warn_of_few_pages(cache.groups, limits.max_model_len)
     graphs = DecodeGraphs(model.forward, cache, shapes, device.new_capture()) if shapes else None
     runner = _make_runner(model, cache, limits, graphs, device)
@@ -267,7 +270,7 @@ def _plan_graphs(model: Model, limits: RunnerLimits, device: Device) -> tuple[Gr
     return graph_shapes(limits, by_length)
 
 
-def graph_bytes(shapes: Sequence[GraphShape], groups: Sequence[CacheGroupSpec], device_kind: str) -> int:
+def _graph_bytes(shapes: Sequence[GraphShape], groups: Sequence[CacheGroupSpec], device_kind: str) -> int:
     """What captured steps keep beside the model and the KV cache: their page tables, and on an NPU the scratch of attention.
 
     Graphs share their memory, so that the scratch is there once; the activations of a few hundred rows are not counted.
@@ -275,9 +278,7 @@ def graph_bytes(shapes: Sequence[GraphShape], groups: Sequence[CacheGroupSpec], 
     if not shapes:
         return 0
     tables = sum(4 * shape.rows * -(-shape.max_tokens // group.page_tokens) for shape in shapes for group in groups)
-    scratch = MAX_DECODE_BYTES if device_kind == "npu" else 0
-    _log.info("graphs take", extra={"graphs": len(shapes), "page_table_bytes": tables, "scratch_bytes_at_most": scratch})
-    return tables + scratch
+    return tables + (MAX_DECODE_BYTES if device_kind == "npu" else 0)
 
 
 def _make_runner(model: Model, cache: KVCache, limits: RunnerLimits, graphs: DecodeGraphs | None, device: Device) -> ModelRunner:

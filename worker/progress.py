@@ -30,11 +30,11 @@ class Phase:
     name: str
     begins_at: int
     num_units: int
-    began: float = 0.0  # by time.monotonic()
+    began_ns: int = 0  # by the clock of the counter
 
 
 class ProgressCounter:
-    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is one integer.
+    """Counts units of work (a layer, a tensor loaded) on the device thread. Any thread may read it: each field is replaced whole.
 
     The slowest unit is that of the last one to two minutes, so that a process which once stood still (SIGSTOP, a machine that slept) is not
     thought to be that slow for ever; but never less than what the warm-up says of the longest step.
@@ -65,7 +65,11 @@ class ProgressCounter:
 
     def enter(self, phase: str, num_units: int) -> None:
         """Something that takes long begins: so many units of work, if that is known; 0: nobody knows."""
-        self.phase = Phase(phase, self.count, num_units, time.monotonic())
+        self.phase = Phase(phase, self.count, num_units, self._clock_ns())
+
+    def seconds_since(self, phase: Phase) -> float:
+        """How long ago a phase began."""
+        return (self._clock_ns() - phase.began_ns) / 1e9
 
     def begin(self) -> None:
         """Start timing the next unit now: the device was idle."""
@@ -90,17 +94,17 @@ class ProgressCounter:
         return now
 
 
-def phase_facts(phase: Phase, count: int, now: float) -> dict[str, object]:
-    """How far a phase has come at a time, for the log: nothing before it is known, or when all is done."""
-    done, seconds = count - phase.begins_at, now - phase.began
+def phase_facts(phase: Phase, count: int, seconds: float) -> dict[str, object]:
+    """How far a phase has come by a count, so many seconds after it began, for the log: nothing before it is known, or when all is done."""
+    done = count - phase.begins_at
     if not 0 < done < phase.num_units:
         return {}
     return {"done": f"{done} of {phase.num_units}", "seconds_left": round(seconds * (phase.num_units - done) / done)}
 
 
-def phase_bar(phase: Phase, count: int, now: float) -> str:
+def phase_bar(phase: Phase, count: int, seconds: float) -> str:
     """The same as one line for a terminal; empty before the first phase."""
-    done, seconds = count - phase.begins_at, now - phase.began
+    done = count - phase.begins_at
     if not phase.name:
         return ""
     if not 0 < done <= phase.num_units:

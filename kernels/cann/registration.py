@@ -18,7 +18,8 @@ from kernels.reference import moe
 from kernels.reference import rows as reference_rows
 
 _MAX_INNER = 65536  # of the last axis of what grouped products take
-_MAX_GROUPS = 1024
+_MAX_GROUPS = 1024  # of grouped products
+_MAX_CHOSEN = 1024  # experts of a row
 _MAX_HEADS = 1000
 _MAX_ROTATED = 896
 
@@ -76,7 +77,7 @@ def _takes_attention(  # noqa: PLR0913, PLR0917 - a batch is this many columns
 
 
 def _takes_router(router_logits: Tensor, top_k: int, renormalize: bool, scoring: str) -> bool:
-    return router_logits.numel() > 0 and scoring == "softmax" and top_k <= _MAX_GROUPS
+    return router_logits.numel() > 0 and scoring == "softmax" and top_k <= _MAX_CHOSEN
 
 
 def _takes_experts(x: Tensor, weights: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> bool:

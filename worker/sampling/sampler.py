@@ -29,7 +29,7 @@ _NUM_CANDIDATES = (2048,)  # tried in this order before a row is sorted as a who
 
 _NEVER = float("-inf")
 _LARGEST = torch.finfo(torch.float32).max
-_BITS = np.array([1, 2, 4, 8, 16, 32, 64, 128], dtype=np.int32)
+_BITS = np.array([1, 2, 4, 8, 16, 32, 64, 128], dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,10 +148,11 @@ async def _tell_progress(progress: ProgressCounter) -> None:
         while True:
             await asyncio.sleep(_SHOW_SECONDS)
             phase, count, now = progress.phase, progress.count, time.monotonic()
-            if logs.show_below(phase_bar(phase, count, now)) or now - told_at < _TELL_SECONDS:
+            seconds = progress.seconds_since(phase)
+            if logs.show_below(phase_bar(phase, count, seconds)) or now - told_at < _TELL_SECONDS:
                 continue
             told_at = now
-            if facts := phase_facts(phase, count, now):
+            if facts := phase_facts(phase, count, seconds):
                 _log.info(phase.name, extra=facts)
     finally:
         logs.show_below("")
