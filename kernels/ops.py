@@ -357,9 +357,13 @@ def has_float64(device_type: str) -> bool:
     return device_type != "npu"
 
 
-def kernel_set(device_type: str = "cpu", npu_kernels: str = "pypto") -> str:
-    """The kernels that serve a kind of device, as one word for the numerics id: two sets may differ in the last bits of their results."""
+def kernel_set(device_type: str = "cpu", npu_kernels: str | None = None) -> str:
+    """The kernels that serve a kind of device, as one word for the numerics id: two sets may differ in the last bits of their results.
+
+    Of an NPU the caller says which: "pypto" or "cann".
+    """
     if device_type == "npu":
+        assert npu_kernels is not None, "which kernels serve the NPU?"
         kernels = f"pypto-{version('pypto')}" if npu_kernels == "pypto" else npu_kernels
         return f"{kernels}-torch-npu-{version('torch-npu')}"
     if device_type == "cuda" and accelerator_rows.triton_products() is not None:

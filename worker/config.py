@@ -16,7 +16,7 @@ from pypto_serving.process.version import program_name
 from pypto_serving.wire.contract import MAX_LANES, MIN_LEASE_SECONDS
 from pypto_serving.wire.model_directory import check_directory
 from worker.host import num_host_cores
-from worker.npu_software import NPU_KERNELS
+from worker.npu_software import NpuKernels
 from worker.step_time import MAX_STEP_MS, StepTable, read_step_table
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
@@ -34,7 +34,7 @@ class WorkerConfig:
     step_ms: float
     token_us: float
     step_table: StepTable | None
-    kernels: str
+    kernels: NpuKernels
     dtype: str
     quantize: str | None
     threads: int
@@ -92,6 +92,7 @@ def read_config(arguments: Sequence[str]) -> WorkerConfig:
     values = {name: value for name, value in vars(parsed).items() if name != "config" and not name.startswith("tls_")}
     _check_step_times(parser, parsed)
     values |= {"step_ms": parsed.step_ms or 0.0, "token_us": parsed.token_us or 0.0}
+    values["kernels"] = NpuKernels(parsed.kernels)
     values["metrics_host"] = parsed.metrics_host or parsed.host
     config = WorkerConfig(**values, tls=tls)
     try:
@@ -145,8 +146,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kernels",
-        choices=NPU_KERNELS,
-        default=NPU_KERNELS[0],
+        choices=[kernels.value for kernels in NpuKernels],
+        default=NpuKernels.PYPTO.value,
         help="on an NPU: PyPTO's, which are batch-invariant, or those that come with CANN, which are not; see docs/npu.md",
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of weights, activations and KV cache")

@@ -15,7 +15,7 @@ from torch import Tensor
 from pypto_serving.process.start_up import StartUpError
 from worker.batch import Hidden
 from worker.host import free_host_bytes
-from worker.npu_software import NpuSoftware, find_npu_software
+from worker.npu_software import NpuKernels, NpuSoftware, find_npu_software
 from worker.transfers import HostCopies, stay_on_host
 
 _log = logging.getLogger(__name__)
@@ -107,10 +107,10 @@ class GraphCapture:
         return replay
 
 
-def select_device(kind: str, index: int = 0, num_threads: int | None = None, npu_kernels: str = "pypto") -> Device:
+def select_device(kind: str, index: int = 0, num_threads: int | None = None, *, npu_kernels: NpuKernels) -> Device:
     """The device of a kind ("auto": the first of npu, cuda and cpu that is there); sets the threads that torch uses on the host.
 
-    On an NPU `npu_kernels`, "pypto" or "cann", serve from then on.
+    On an NPU `npu_kernels` serve from then on.
 
     Raises DeviceUnavailable with what is missing.
     """
@@ -166,15 +166,15 @@ def _missing_for_npu() -> str | None:
     return None if _runtime("npu").is_available() else "no Ascend NPU or driver"
 
 
-def _load_npu_kernels(kernels: str) -> tuple[object, NpuSoftware]:
+def _load_npu_kernels(kernels: NpuKernels) -> tuple[object, NpuSoftware]:
     """Serve the NPU with a set of kernels as long as the first one exists. By name: nothing outside their folder may depend on PyPTO."""
-    if kernels == "pypto" and importlib.util.find_spec("pypto") is None:
+    if kernels is NpuKernels.PYPTO and importlib.util.find_spec("pypto") is None:
         raise DeviceUnavailable("--device npu: the package pypto is not installed (extra `npu`); --kernels cann does without")
     try:
         software = find_npu_software(kernels)
     except FileNotFoundError as error:
         raise DeviceUnavailable(f"--device npu: {error}") from None
-    _log.info("NPU", extra={"kernels": kernels, **{field.name: getattr(software, field.name) for field in fields(software)}})
+    _log.info("NPU", extra={field.name: getattr(software, field.name) for field in fields(software)})
     if software.mismatch:
         _log.warning("versions that do not belong together", extra={"mend": software.mismatch})
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

@@ -25,6 +25,7 @@ from worker.decode_graphs import DecodeGraphs, GraphShape, graph_shapes
 from worker.device import Device, first_line, select_device
 from worker.kv_cache import CacheGroupSpec, KVCache, PoolDemand, size_pool
 from worker.models import LoadOptions, Model, load_model
+from worker.npu_software import NpuKernels
 from worker.null_runner import NullRunner
 from worker.progress import ProgressCounter
 from worker.runner import ModelRunner
@@ -81,7 +82,7 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
     """Load, allocate and warm up, on the thread that will own the device; raises StartUpError with one line when that cannot be."""
     if config.device == "null":
         return _load_null(config, progress)
-    device = select_device(config.device, config.device_index, config.threads, config.kernels)
+    device = select_device(config.device, config.device_index, config.threads, npu_kernels=config.kernels)
     _check_dtype(device, config.dtype)
     _check_quantization(device, config.quantize)
     with compile_log() if device.kind == "npu" else nullcontext():
@@ -118,12 +119,12 @@ def _load(config: WorkerConfig, device: Device, progress: ProgressCounter) -> Lo
         progress,
         progress.expect_tensors,
         quantizer,
-        config.kernels,
+        config.kernels if device.kind == "npu" else None,
     )
     if device.kind == "cpu" and ops.kernel_set() == "torch":
         message = "no C++ kernels for this CPU and torch: slower ones of torch serve, and tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"build": "python -m kernels.cpu.build"})
-    _warn_of_cann(device, config.kernels)
+    _warn_of(config.kernels)
     if device.kind != "cpu":
         _check_kernels(device, options)
     model = _load_model(config.model, options)
@@ -207,8 +208,8 @@ def _check_dtype(device: Device, dtype: str) -> None:
         raise StartUpError(f"--dtype {dtype}: the kernels of --device npu take bfloat16 only")
 
 
-def _warn_of_cann(device: Device, kernels: str) -> None:
-    if device.kind == "npu" and kernels == "cann":
+def _warn_of(kernels: NpuKernels) -> None:
+    if kernels is NpuKernels.CANN:
         message = "the kernels of CANN promise no batch invariance: tokens may depend on the other rows of a batch"
         _log.warning(message, extra={"mend": "--kernels pypto"})
 

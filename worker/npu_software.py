@@ -4,14 +4,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-NPU_KERNELS = ("pypto", "cann")
 _HOME = "ASCEND_HOME_PATH"  # set by CANN's set_env.sh
 _HEADERS = "PTO_TILE_LIB_CODE_PATH"  # names another folder that has pto-isa as include/pto
 _UNKNOWN = "unknown"
-_NOT_USED = "not used"
 #: What belongs to a release of CANN by the tables of its makers: versions of torch-npu, the best first, and the beginning of PyPTO's.
 _COLUMNS = {
     "8.5": (("2.9.0",), "0.2"),
@@ -19,14 +18,22 @@ _COLUMNS = {
 }
 
 
+class NpuKernels(StrEnum):
+    """The sets of kernels that may serve an NPU."""
+
+    PYPTO = "pypto"
+    CANN = "cann"
+
+
 @dataclass(frozen=True, slots=True)
 class NpuSoftware:
-    """Versions, "unknown" where nothing tells, and the folder of pto-isa."""
+    """Versions, "unknown" where nothing tells, and the folder of pto-isa; of PyPTO and pto-isa "not used" where CANN's kernels serve."""
 
+    kernels: NpuKernels
     cann: str
     torch_npu: str
-    pypto: str
-    pto_isa: str
+    pypto: str = "not used"
+    pto_isa: str = "not used"
 
     @property
     def mismatch(self) -> str | None:
@@ -35,12 +42,15 @@ class NpuSoftware:
             return None
         column = _COLUMNS.get(_release(self.cann))
         if column is None:
-            return f"CANN {self.cann} is none that these kernels were written for: install CANN 8.5.0 with {_wants('8.5')}"
+            return f"CANN {self.cann} is none that these kernels were written for: install CANN 8.5.0 with {self._wants('8.5')}"
         torch_npu, pypto = column
-        known_torch_npu, known_pypto = self.torch_npu != _UNKNOWN, self.pypto not in (_UNKNOWN, _NOT_USED)
-        if (not known_torch_npu or self.torch_npu in torch_npu) and (not known_pypto or _release(self.pypto) == pypto):
-            return None
-        return f"CANN {self.cann} goes with {_wants(_release(self.cann))}; installed are torch-npu {self.torch_npu} and pypto {self.pypto}"
+        fits = self.torch_npu in (*torch_npu, _UNKNOWN)
+        if self.kernels is NpuKernels.CANN:
+            installed = f"installed is torch-npu {self.torch_npu}"
+        else:
+            fits &= self.pypto == _UNKNOWN or _release(self.pypto) == pypto
+            installed = f"installed are torch-npu {self.torch_npu} and pypto {self.pypto}"
+        return None if fits else f"CANN {self.cann} goes with {self._wants(_release(self.cann))}; {installed}"
 
     @property
     def replay_refusal(self) -> str | None:
@@ -49,17 +59,21 @@ class NpuSoftware:
         Before 9.1 the control flow that PyPTO generates reads loop bounds without waiting for what was launched before: in a replayed graph
         these may be the numbers of the step before. tests/kernels/pypto/test_code_generation.py has the list.
         """
-        if self.pypto == _NOT_USED:
+        if self.kernels is NpuKernels.CANN:
             return "the attention of CANN takes the lengths of sequences from the host, which a graph would repeat"
         numbers = tuple(int(number) for number in re.findall(r"\d+", self.pypto)[:2])
         return None if numbers >= (9, 1) else f"pypto {self.pypto} may steer replayed kernels by numbers of the step before; 9.1 waits"
 
+    def _wants(self, release: str) -> str:
+        torch_npu, pypto = _COLUMNS[release]
+        return f"torch-npu {torch_npu[0]}" + (f" and pypto {pypto}" if self.kernels is NpuKernels.PYPTO else "")
 
-def find_npu_software(kernels: str = "pypto", environment: Mapping[str, str] = os.environ) -> NpuSoftware:
+
+def find_npu_software(kernels: NpuKernels, environment: Mapping[str, str] = os.environ) -> NpuSoftware:
     """What is installed for a set of kernels. Raises FileNotFoundError with what PyPTO could not run without."""
     cann, torch_npu = cann_version(environment), _package_version("torch-npu")
-    if kernels != "pypto":
-        return NpuSoftware(cann, torch_npu, _NOT_USED, _NOT_USED)
+    if kernels is NpuKernels.CANN:
+        return NpuSoftware(kernels, cann, torch_npu)
     if not environment.get(_HOME):
         raise FileNotFoundError(f"{_HOME} is not set, and PyPTO would simulate kernels and write no results: source CANN's set_env.sh")
     headers = Path(environment.get(_HEADERS) or environment[_HOME]) / "include" / "pto"
@@ -67,7 +81,7 @@ def find_npu_software(kernels: str = "pypto", environment: Mapping[str, str] = o
         raise FileNotFoundError(
             f"there is no folder {headers}, and PyPTO compiles kernels against pto-isa: install it, or set {_HEADERS} to where it lies"
         )
-    return NpuSoftware(cann, torch_npu, _package_version("pypto"), str(headers))
+    return NpuSoftware(kernels, cann, torch_npu, _package_version("pypto"), str(headers))
 
 
 def cann_version(environment: Mapping[str, str] = os.environ) -> str:
@@ -77,11 +91,6 @@ def cann_version(environment: Mapping[str, str] = os.environ) -> str:
         if found := re.search(r"^version=(\S+)", path.read_text(errors="replace"), re.MULTILINE):
             return found[1]
     return _UNKNOWN
-
-
-def _wants(release: str) -> str:
-    torch_npu, pypto = _COLUMNS[release]
-    return f"torch-npu {torch_npu[0]} and pypto {pypto}"
 
 
 def _release(number: str) -> str:

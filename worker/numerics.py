@@ -9,7 +9,7 @@ import torch
 from kernels import ops
 from kernels.cpu import capabilities, products
 from pypto_serving.wire import contract
-from worker.npu_software import cann_version
+from worker.npu_software import NpuKernels, cann_version
 
 # Decide how work is divided, not which instructions run.
 _COUNTS = ("num_logical_cores", "num_physical_cores", "num_sockets")
@@ -21,10 +21,11 @@ _NPU_CODE = ("kernels/pypto", "kernels/cann", "kernels/scratch.py")  # decides w
 _OTHER_CODE = ("kernels/testing",)
 
 
-def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = "", npu_kernels: str = "pypto") -> str:
+def numerics_id(dtype: torch.dtype, device: torch.device, quantization: str = "", npu_kernels: NpuKernels | None = None) -> str:
     """Two workers with the same id and the same weights compute the same bits.
 
     `quantization` says how matrices are quantized, in one word, and is "" when they are not: the id begins with "bfloat16-int8", say.
+    `npu_kernels` serve the device, if it is an NPU.
 
     For example "bfloat16/torch-2.13.0/cpu-avx512/brgemm-avx512_bf16/cpp-avx512-49e44adc7f84-9f32/bits-1f0c22ab/code-0f3e9a41".
     """

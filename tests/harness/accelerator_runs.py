@@ -21,6 +21,7 @@ from worker.decode_graphs import Capture, DecodeGraphs, GraphShape
 from worker.device import Device, select_device
 from worker.models import LoadOptions, Model, load_model
 from worker.models.model import ForwardModel
+from worker.npu_software import NpuKernels
 from worker.runner import ModelRunner
 from worker.step import LaneAdmission, LaneSampling, RunnerLimits
 from worker.transfers import HostCopies, stay_on_host
@@ -42,7 +43,7 @@ class Accelerator:
     @classmethod
     def find(cls) -> "Accelerator":
         """Raises DeviceUnavailable."""
-        return cls(select_device(KIND))
+        return cls(select_device(KIND, npu_kernels=NpuKernels.PYPTO))
 
     @property
     def is_real(self) -> bool:
@@ -68,7 +69,16 @@ class Accelerator:
     def load(self, directory: Path, dtype: str) -> Model:
         """A model on the device."""
         with self.operators():
-            return load_model(directory, LoadOptions(getattr(torch, dtype), self.device.torch_device, PAGE, PAGE * PAGES_PER_LANE))
+            return load_model(
+                directory,
+                LoadOptions(
+                    getattr(torch, dtype),
+                    self.device.torch_device,
+                    PAGE,
+                    PAGE * PAGES_PER_LANE,
+                    npu_kernels=NpuKernels.PYPTO if KIND == "npu" else None,
+                ),
+            )
 
 
 @dataclass

@@ -46,7 +46,7 @@ def test_a_form_registered_for_a_device_takes_its_place_there():
 
 def test_kernel_set_of_an_npu_names_what_computes_there(monkeypatch):
     monkeypatch.setattr(ops, "version", {"pypto": "0.2.0", "torch-npu": "2.9.0"}.__getitem__)
-    assert ops.kernel_set("npu") == "pypto-0.2.0-torch-npu-2.9.0"
+    assert ops.kernel_set("npu", "pypto") == "pypto-0.2.0-torch-npu-2.9.0"
     assert ops.kernel_set("npu", "cann") == "cann-torch-npu-2.9.0"
 
 

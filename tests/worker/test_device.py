@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from worker.device import Device, DeviceUnavailable, select_device
+from worker.npu_software import NpuKernels
 
 HAS_TORCH_NPU = importlib.util.find_spec("torch_npu") is not None
 
 
 def test_cpu_is_always_there() -> None:
-    device = select_device("cpu")
+    device = select_device("cpu", npu_kernels=NpuKernels.PYPTO)
     device.synchronize()
     assert (device.kind, device.torch_device) == ("cpu", torch.device("cpu"))
     assert device.free_bytes() > 0
@@ -24,7 +25,7 @@ def test_cpu_is_always_there() -> None:
 
 def test_number_of_threads_is_set() -> None:
     before = torch.get_num_threads()
-    select_device("cpu", num_threads=1)
+    select_device("cpu", num_threads=1, npu_kernels=NpuKernels.PYPTO)
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
 
@@ -32,25 +33,25 @@ def test_number_of_threads_is_set() -> None:
 @pytest.mark.skipif(HAS_TORCH_NPU, reason="this machine has torch-npu")
 def test_npu_without_its_package_names_it() -> None:
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: the package torch-npu is not installed"):
-        select_device("npu")
+        select_device("npu", npu_kernels=NpuKernels.PYPTO)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_missing_cuda_is_one_clear_line() -> None:
     with pytest.raises(DeviceUnavailable, match=r"^--device cuda: (torch is built without CUDA|no CUDA device or driver)$"):
-        select_device("cuda")
+        select_device("cuda", npu_kernels=NpuKernels.PYPTO)
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or HAS_TORCH_NPU, reason="this machine has an accelerator")
 def test_auto_falls_back_to_the_cpu() -> None:
-    assert select_device("auto").kind == "cpu"
+    assert select_device("auto", npu_kernels=NpuKernels.PYPTO).kind == "cpu"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "auto"])
 def test_cpu_is_one_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.device._missing", lambda kind: None if kind == "cpu" else "missing")
     with pytest.raises(DeviceUnavailable, match=r"^--device cpu: there is no device 1 \(--device-index\); this machine has 1$"):
-        select_device(kind, 1)
+        select_device(kind, 1, npu_kernels=NpuKernels.PYPTO)
 
 
 class _Runtime:
@@ -137,7 +138,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, runtime: _Runtime, tmp_path: Path) 
 
 
 def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: _Runtime) -> None:
-    device = select_device("npu")
+    device = select_device("npu", npu_kernels=NpuKernels.PYPTO)
     assert (device.torch_device, device.kernels) == (("npu", 0), "kernels")
     assert runtime.used == ["device 0"]
     assert device.software is not None
@@ -162,13 +163,13 @@ def test_npu_with_all_it_needs_is_selected(modules: dict[str, object], runtime: 
 def test_npu_without_something_names_it(modules: dict[str, object], name: str, found: object, line: str) -> None:
     modules[name] = found
     with pytest.raises(DeviceUnavailable, match=line):
-        select_device("npu")
+        select_device("npu", npu_kernels=NpuKernels.PYPTO)
 
 
 def test_npu_whose_toolkit_is_not_set_up_is_refused(modules: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASCEND_HOME_PATH")
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: ASCEND_HOME_PATH is not set, and PyPTO would simulate"):
-        select_device("npu")
+        select_device("npu", npu_kernels=NpuKernels.PYPTO)
 
 
 def test_kernels_of_cann_serve_without_pypto_and_its_headers(
@@ -177,7 +178,7 @@ def test_kernels_of_cann_serve_without_pypto_and_its_headers(
     modules["pypto"] = None
     monkeypatch.delenv("ASCEND_HOME_PATH")
     with caplog.at_level(logging.INFO):
-        device = select_device("npu", npu_kernels="cann")
+        device = select_device("npu", npu_kernels=NpuKernels.CANN)
     assert device.kernels == "kernels of CANN" and vars(caplog.records[0])["kernels"] == "cann"
     assert device.replay_refusal is not None
 
@@ -187,24 +188,24 @@ def test_versions_that_do_not_belong_together_are_a_warning(
 ) -> None:
     (tmp_path / "aarch64-linux").mkdir()
     (tmp_path / "aarch64-linux" / "ascend_toolkit_install.info").write_text("version=8.3.RC1\n")
-    select_device("npu")
+    select_device("npu", npu_kernels=NpuKernels.PYPTO)
     assert "install CANN 8.5.0" in vars(caplog.records[-1])["mend"] and caplog.records[-1].levelno == logging.WARNING
 
 
 def test_auto_takes_no_npu_for_a_cpu_because_pypto_is_missing(modules: dict[str, object]) -> None:
     modules["pypto"] = None
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: the package pypto is not installed"):
-        select_device("auto")
+        select_device("auto", npu_kernels=NpuKernels.PYPTO)
 
 
 def test_auto_tells_why_it_passes_an_npu_by(modules: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
     modules["torch_npu"] = ImportError("libhccl.so: no such file")
     with caplog.at_level(logging.WARNING):
-        assert select_device("auto").torch_device != ("npu", 0)
+        assert select_device("auto", npu_kernels=NpuKernels.PYPTO).torch_device != ("npu", 0)
     assert "libhccl.so" in vars(caplog.records[0])["reason"]
 
 
 def test_npu_driver_that_is_missing_is_named(modules: dict[str, object], runtime: _Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "is_available", lambda: False)
     with pytest.raises(DeviceUnavailable, match=r"^--device npu: no Ascend NPU or driver$"):
-        select_device("npu")
+        select_device("npu", npu_kernels=NpuKernels.PYPTO)

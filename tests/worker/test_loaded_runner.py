@@ -21,6 +21,7 @@ from worker.decode_graphs import GraphShape
 from worker.kv_cache import CacheGroupSpec
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.models.model import Model
+from worker.npu_software import NpuKernels
 from worker.progress import ProgressCounter
 
 
@@ -150,12 +151,10 @@ def test_graphs_that_must_not_be_replayed_are_not_captured_and_why(caplog: pytes
     assert [vars(record)["reason"] for record in caplog.records] == ["pypto 0.2.0 is too old"]
 
 
-@pytest.mark.parametrize(("kind", "kernels", "warnings"), [("npu", "cann", 1), ("npu", "pypto", 0), ("cpu", "cann", 0)])
-def test_kernels_that_promise_no_batch_invariance_are_told(
-    kind: str, kernels: str, warnings: int, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(("kernels", "warnings"), [(NpuKernels.CANN, 1), (NpuKernels.PYPTO, 0)])
+def test_kernels_that_promise_no_batch_invariance_are_told(kernels: NpuKernels, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        loaded_runner._warn_of_cann(SimpleNamespace(kind=kind), kernels)
+        loaded_runner._warn_of(kernels)
     assert [vars(record)["mend"] for record in caplog.records] == ["--kernels pypto"] * warnings
 
 

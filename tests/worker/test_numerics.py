@@ -10,6 +10,7 @@ import torch
 from kernels import ops
 from kernels.cpu import capabilities, products
 from worker import numerics
+from worker.npu_software import NpuKernels
 from worker.numerics import numerics_id
 
 CPU = torch.device("cpu")
@@ -79,7 +80,7 @@ def test_an_npu_is_named_with_its_cann_and_the_set_of_kernels_that_serves_it(mon
     monkeypatch.setattr(ops, "version", {"pypto": "0.2.0", "torch-npu": "2.9.0"}.__getitem__)
     properties = SimpleNamespace(name="Ascend910B3")
     monkeypatch.setattr(torch, "npu", SimpleNamespace(get_device_properties=lambda device: properties), raising=False)
-    pypto, cann = (numerics_id(torch.bfloat16, SimpleNamespace(type="npu"), "", kernels).split("/") for kernels in ("pypto", "cann"))
+    pypto, cann = (numerics_id(torch.bfloat16, SimpleNamespace(type="npu"), "", kernels).split("/") for kernels in NpuKernels)
     assert pypto[2:5] == ["npu-ascend910b3", "pypto-0.2.0-torch-npu-2.9.0", "cann-8.5.0"]
     assert cann[2:5] == ["npu-ascend910b3", "cann-torch-npu-2.9.0", "cann-8.5.0"]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.quantized import Quantizer
 from worker.batch import Batch, Hidden
 from worker.kv_cache import CacheGroupSpec, KVCache
+from worker.npu_software import NpuKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class LoadOptions:
     progress: Callable[[], None] = lambda: None  # called after every tensor loaded and layer computed
     expect_tensors: Callable[[int], None] = lambda count: None  # called with the number of tensors, before the first one
     quantizer: Quantizer | None = None  # of matrices that the checkpoint has in larger types; on a CPU only
-    npu_kernels: str = "pypto"  # which of the two sets serves an NPU
+    npu_kernels: NpuKernels | None = None  # which of the two sets serves an NPU; None on another device
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.testing.depth import Depth
 from kernels.testing.operators import call_on_device, interpret
 from worker.device import DeviceUnavailable, select_device
+from worker.npu_software import NpuKernels
 
 _ON_NPU = os.environ.get("TEST_DEVICE") == "npu"
 
@@ -22,7 +23,7 @@ def device() -> torch.device | None:
     if not _ON_NPU:
         return None
     try:
-        return select_device("npu").torch_device
+        return select_device("npu", npu_kernels=NpuKernels.PYPTO).torch_device
     except DeviceUnavailable as error:
         pytest.exit(f"TEST_DEVICE=npu: {error}", returncode=3)
 
