@@ -85,6 +85,7 @@ def load_runner(config: WorkerConfig, progress: ProgressCounter) -> LoadedRunner
     device = select_device(config.device, config.device_index, config.threads, npu_kernels=config.kernels)
     _check_dtype(device, config.dtype)
     _check_quantization(device, config.quantize)
+    _check_npu_kernels(device, config.kernels)
     with compile_log() if device.kind == "npu" else nullcontext():
         return _load(config, device, progress)
 
@@ -224,6 +225,11 @@ def _check_kernels(device: Device, options: LoadOptions) -> None:
 def _check_quantization(device: Device, quantize: str | None) -> None:
     if device.kind != "cpu" and quantize:
         raise StartUpError(f"--quantize {quantize}: quantized weights are for --device cpu; this is {device.kind}")
+
+
+def _check_npu_kernels(device: Device, kernels: NpuKernels) -> None:
+    if device.kind != "npu" and kernels is NpuKernels.CANN:
+        raise StartUpError(f"--kernels {kernels}: the kernels of CANN are for --device npu; this is {device.kind}")
 
 
 def _load_model(directory: Path, options: LoadOptions) -> Model:

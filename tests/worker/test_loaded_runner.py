@@ -151,6 +151,12 @@ def test_graphs_that_must_not_be_replayed_are_not_captured_and_why(caplog: pytes
     assert [vars(record)["reason"] for record in caplog.records] == ["pypto 0.2.0 is too old"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_kernels_of_cann_are_for_an_npu(tiny_checkpoint: TinyCheckpoint, device: str) -> None:
+    with pytest.raises(StartUpError, match=r"^--kernels cann: the kernels of CANN are for --device npu; this is (cpu|cuda)$"):
+        _load(tiny_checkpoint("llama"), flags=("--device", device, "--kernels", "cann"))
+
+
 @pytest.mark.parametrize(("kernels", "warnings"), [(NpuKernels.CANN, 1), (NpuKernels.PYPTO, 0)])
 def test_kernels_that_promise_no_batch_invariance_are_told(kernels: NpuKernels, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
