@@ -1,6 +1,10 @@
 """What attention of single rows and of many rows do alike with a key tile: results are the same from both."""
 
+import functools
+
 import pypto
+import torch
+from torch import Tensor
 
 from kernels.scratch import PAGES_PER_KEY_TILE
 
@@ -8,6 +12,16 @@ MASKED = -1e30  # finite: a row whose keys are all masked so far must not make N
 
 #: With less, tiles wait for memory instead of for each other.
 MEMORY = {"stitch_function_inner_memory": 1024, "stitch_function_outcast_memory": 1024}
+
+
+def all_key_positions(count: int, device: torch.device) -> Tensor:
+    """The positions 0 .. count - 1: [1, count] in fp32, part of a table that all layers and steps share."""
+    return _positions(1 << (count - 1).bit_length(), device)[:count].unsqueeze(0)
+
+
+@functools.cache
+def _positions(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.float32, device=device)
 
 
 def read(numbers, index):

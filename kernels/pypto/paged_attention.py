@@ -22,4 +22,5 @@ def paged_attention(
     out = paged_prefill(q, k_cache, v_cache, page_table, begins, ends.where(~single, begins), at, scale, window)
     rows = begins.clamp(max=num_rows - 1)
     decoded = paged_decode(q[rows], k_cache, v_cache, page_table, at[rows].masked_fill(~single, -1), scale, window)
-    return out.index_add_(0, rows, decoded)  # on each row one of them is zero
+    # On each row one of them is +0: at most a -0 loses its sign, which sums of products, as they begin with +0, are not.
+    return out.index_add_(0, rows, decoded)

@@ -14,7 +14,7 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import MASKED, MEMORY, find_pages, mask, read, score, weigh
+from kernels.pypto.key_tile import MASKED, MEMORY, all_key_positions, find_pages, mask, read, score, weigh
 from kernels.pypto.tiles import decode_merged_tasks, decode_tiles
 from kernels.scratch import MAX_DECODE_BYTES, PAGES_PER_KEY_TILE, key_tiles, rows_per_launch
 
@@ -117,18 +117,10 @@ def decode_merge_kernel(
                 pypto.assemble(pypto.cast(accumulator / denominator, pypto.DT_BF16), [row * heads, 0], out)
 
 
-# What is the same in all layers and steps is made once.
-
-
-@functools.cache
+@functools.cache  # the same in all layers and steps
 def _own_columns(kv_heads: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """One where a head stands over its own kv head, else zero: [1, kv heads, 1, kv heads, 1]."""
     return torch.eye(kv_heads, dtype=dtype, device=device).view(1, kv_heads, 1, kv_heads, 1)
-
-
-@functools.cache
-def _key_positions(count: int, device: torch.device) -> Tensor:
-    return torch.arange(count, dtype=torch.float32, device=device).unsqueeze(0)
 
 
 def paged_decode(
@@ -163,7 +155,7 @@ def paged_decode(
             page_table[begin:end],
             positions[begin:end],
             positions[begin:end].unsqueeze(1),
-            _key_positions(tiles * key_tile, q.device),
+            all_key_positions(tiles * key_tile, q.device),
             tile_maxima,
             tile_denominators,
             parts,

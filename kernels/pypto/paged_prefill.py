@@ -10,7 +10,7 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import MEMORY, find_pages, mask, read, score, weigh
+from kernels.pypto.key_tile import MEMORY, all_key_positions, find_pages, mask, read, score, weigh
 from kernels.pypto.tiles import prefill_tiles
 from kernels.scratch import MAX_PREFILL_BYTES, PAGES_PER_KEY_TILE, key_tiles, rows_per_launch
 
@@ -196,7 +196,7 @@ def _attend(
         query_ends,
         positions,
         positions.float().repeat_interleave(group).unsqueeze(1),
-        torch.arange(tiles * key_tile, dtype=torch.float32, device=q.device).unsqueeze(0),
+        all_key_positions(tiles * key_tile, q.device),
         tile_maxima,
         tile_denominators,
         parts,

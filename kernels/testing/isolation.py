@@ -20,11 +20,11 @@ class IsolatedFailure(AssertionError):
     """The function raised, died or took too long; the message holds its traceback and the end of what it wrote."""
 
 
-def run_isolated(function: str, /, *args: Any, max_cpu_seconds: int = 900) -> Any:
+def run_isolated(function: str, /, *args: Any, max_cpu_seconds: int = 900, max_seconds: float = 3600) -> Any:
     """Call "package.module:name" in a fresh process with an empty working directory of its own; raises IsolatedFailure.
 
-    The processes are forked from a server that has imported torch and PyPTO once. Tensors go in and come out as copies. A process that
-    computes for too long is ended; one that waits is not, as on a busy machine all do.
+    The processes are forked from a server that has imported torch and PyPTO once. Tensors go in and come out as copies. A process is ended
+    that computes for too long, and after much longer also one that waits, as on a busy machine all do.
     """
     # Read when the server starts, by all of its children; Python 3.11 would not hand our path on to it.
     os.environ.update(TORCH_DEVICE_BACKEND_AUTOLOAD="0", OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
@@ -36,7 +36,7 @@ def run_isolated(function: str, /, *args: Any, max_cpu_seconds: int = 900) -> An
         process.start()
         sender.close()
         try:
-            return _answer(receiver, function)
+            return _answer(receiver, function, max_seconds)
         except EOFError:
             process.join()
             spent = f": more than {max_cpu_seconds} s of CPU time" if process.exitcode == -signal.SIGXCPU else ""
@@ -48,7 +48,9 @@ def run_isolated(function: str, /, *args: Any, max_cpu_seconds: int = 900) -> An
             process.join()
 
 
-def _answer(receiver: Connection, function: str) -> Any:
+def _answer(receiver: Connection, function: str, max_seconds: float) -> Any:
+    if not receiver.poll(max_seconds):
+        raise IsolatedFailure(f"{function}: no result after {max_seconds} s")
     result, error = receiver.recv()
     if error:
         raise IsolatedFailure(f"{function}: {error}")

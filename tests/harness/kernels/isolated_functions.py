@@ -1,6 +1,7 @@
 """Functions that tests of the harness call in processes of their own."""
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,10 @@ def spin() -> None:
     print("going to spin", flush=True)
     while True:
         pass
+
+
+def wait() -> None:
+    threading.Event().wait()
 
 
 def die() -> None:

@@ -33,6 +33,11 @@ def test_a_function_that_computes_for_too_long_is_ended():
         run_isolated("harness.kernels.isolated_functions:spin", max_cpu_seconds=1)
 
 
+def test_a_function_that_waits_for_ever_is_ended():
+    with pytest.raises(IsolatedFailure, match=r"wait: no result after 0\.5 s"):
+        run_isolated("harness.kernels.isolated_functions:wait", max_seconds=0.5)
+
+
 def test_working_directory_is_empty_and_gone_afterwards():
     directory, files = run_isolated("harness.kernels.isolated_functions:where")
     assert files == ["written"] and not Path(directory).exists()
