@@ -27,27 +27,23 @@ def moe_route_kernel(
         start = index * tile
         valid = pypto.min(tile, rows - start)
         places = _places(experts)
-        pypto.set_vec_tile_shapes(tile, _aligned(experts))
+        pypto.set_vec_tile_shapes(tile, experts)
         logits = pypto.cast(pypto.view(router_logits, [tile, experts], [start, 0], valid_shape=[valid, experts]), pypto.DT_FP32)
         scores = _softmax(logits) if softmax else _sigmoid(logits)
         chosen, ids = _best(scores, places, top_k)
         if renormalize:
             chosen = _renormalized(chosen)
-        pypto.set_vec_tile_shapes(tile, _aligned(top_k))
+        pypto.set_vec_tile_shapes(tile, (top_k + 7) // 8 * 8)  # 32 bytes
         pypto.assemble(_joined(chosen, tile, valid), [start, 0], weights)
         pypto.assemble(pypto.cast(_joined(ids, tile, valid), pypto.DT_INT32), [start, 0], expert_ids)
 
 
 def _places(experts):
     # A range cut into tiles would begin each of them at 0.
-    pypto.set_vec_tile_shapes(_aligned(experts))
+    pypto.set_vec_tile_shapes(experts)
     places = pypto.cast(pypto.arange(experts), pypto.DT_FP32)
-    pypto.set_vec_tile_shapes(1, _aligned(experts))
+    pypto.set_vec_tile_shapes(1, experts)
     return pypto.reshape(places, [1, experts])
-
-
-def _aligned(columns):
-    return (columns + 7) // 8 * 8  # 32 bytes
 
 
 def _joined(columns, tile, valid):

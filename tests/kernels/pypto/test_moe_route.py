@@ -32,7 +32,7 @@ def distinct(rows, experts):
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-@pytest.mark.parametrize(("rows", "experts", "top_k"), [(1, 4, 2), fast(2, 60, 6), (7, 64, 8), (8, 128, 8), fast(9, 128, 8), (33, 8, 1)])
+@pytest.mark.parametrize(("rows", "experts", "top_k"), [(1, 16, 2), fast(2, 48, 6), (7, 64, 8), (8, 128, 8), fast(9, 128, 8), (33, 16, 1)])
 def test_weights_and_experts_are_those_of_the_formula(rows, experts, top_k, scoring):
     check(distinct(rows, experts), top_k, True, scoring)
 
@@ -44,13 +44,13 @@ def test_weights_stay_as_they_are_unless_asked():
 @pytest.mark.kernels_fast
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_ties_go_to_the_lowest_expert(scoring):
-    logits = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0] * 8, [-3.0] * 7 + [2.0]])
+    logits = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0] + [0.0] * 11, [0.0] * 16, [-3.0] * 15 + [2.0]])
     check(logits, 4, True, scoring)
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_extreme_logits_give_finite_weights(scoring):
-    (weights, ids), _ = interpret("moe_route:moe_route", torch.tensor([[-1e4, 1e4] + [0.0] * 6]).bfloat16(), 2, True, scoring)
+    (weights, ids), _ = interpret("moe_route:moe_route", torch.tensor([[-1e4, 1e4] + [0.0] * 14]).bfloat16(), 2, True, scoring)
     assert ids[0].tolist() == [1, 2 if scoring == "sigmoid" else 0]
     assert weights.isfinite().all()
 

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.kernels
     ("argmax", [(2, 96)], "bfloat16", False),
     ("moe_route", [(2, 128)], "bfloat16", True),
     ("moe_route", [(2, 128)], "float32", False),
+    ("moe_route", [(2, 60)], "bfloat16", False),
 ])  # fmt: skip
 def test_a_call_goes_to_the_kernel_if_it_can_take_it(operator, shapes, dtype, takes):
     assert run_isolated("harness.kernels.registered_kernels:takes", operator, shapes, dtype) is takes
