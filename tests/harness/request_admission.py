@@ -19,7 +19,7 @@ async def admit(spec: pb.GenerationSpec, model: ServedModel | None = None, max_m
     limit.set(max_model_len)
     encoder, replayer = PromptEncoder(model), Replayer()
     try:
-        return await Admission(model, encoder, compiler_of(model), replayer, limit).admit(spec)
+        return await Admission(model, encoder, compiler_of(model), replayer, limit).admit(spec, spec.request_id or "drawn")
     finally:
         encoder.close()
         replayer.close()

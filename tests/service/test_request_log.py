@@ -12,6 +12,7 @@ from harness.service import Service, scripted_service, status_of
 from harness.waiting import until
 
 from clients.request import Request, generation_spec
+from control_plane.edge.service.admission.admission import Admission
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -99,6 +100,39 @@ async def test_a_refused_request_has_a_line(scripted: Service, lines: Lines, fie
     line = await lines.one()
     assert (line["code"], line["request_id"]) == (code, told) and told.isalnum() and (told == "wrong" or len(told) == 32)
     assert "prompt_tokens" not in line and "worker" not in line and line["total_seconds"] >= 0
+
+
+@pytest.mark.parametrize("given", ["", "mine"])
+async def test_a_defect_is_told_by_one_id_everywhere(
+    scripted: Service, lines: Lines, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    async def fails(*_: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Admission, "admit", fails)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await generate(scripted, prompt="x:", request_id=given)
+    line = await lines.one()
+    [failed] = [vars(record) for record in caplog.records if record.getMessage() == "call failed"]
+    told = dict(failure.value.trailing_metadata())["request-id"]
+    assert (line["code"], line["request_id"], failed["request_id"]) == ("internal", told, told)
+    assert f"request {told};" in failure.value.details() and told == (given or told) and len(told) in (4, 32)
+
+
+async def test_a_defect_of_a_call_without_a_request_is_told_by_an_id_too(
+    scripted: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Admission, "check_model", lambda *_: 1 / 0)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await scripted.stub.Tokenize(pb.TokenizeRequest(text="x"))
+    [failed] = [vars(record) for record in caplog.records if record.getMessage() == "call failed"]
+    told = dict(failure.value.trailing_metadata())["request-id"]
+    assert failed["request_id"] == told and f"request {told};" in failure.value.details()
+
+
+async def test_an_id_that_the_server_draws_is_the_answers_too(scripted: Service, lines: Lines) -> None:
+    answer = await generate(scripted, prompt="x:", max_tokens=1)
+    assert (await lines.one())["request_id"] == answer.started.request_id and len(answer.started.request_id) == 32
 
 
 async def test_a_call_without_a_key_has_a_line_that_names_its_peer(guarded: Service, lines: Lines) -> None:

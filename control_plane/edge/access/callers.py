@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from control_plane.engine.ports import Quota, Tenant
 
+#: Names and values of headers.
+Metadata = tuple[tuple[str, str], ...]
+
 _MAX_INT32 = 2**31 - 1
 
 

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from control_plane.edge.service.errors import Deadline, InternalError, InvalidArgument, RequestError
+from control_plane.edge.access.callers import Metadata
+from control_plane.edge.service.errors import REQUEST_ID, Deadline, InternalError, InvalidArgument, RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +30,9 @@ _NO_FAILURES = (grpc.aio.AbortError, GeneratorExit, KeyboardInterrupt, SystemExi
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Callable[[Any, _Context], Any]
 _Parser = Callable[[bytes], Any]
-_Metadata = tuple[tuple[str, str], ...]
 #: Takes the name of a method, and the status and the context of one call of it, and returns metadata that a failure comes with; called in
 #: the task that serves the call.
-CallObserver = Callable[[str, grpc.StatusCode, _Context], _Metadata]
+CallObserver = Callable[[str, grpc.StatusCode, _Context], Metadata]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
@@ -79,12 +79,10 @@ class _Call:
 
         async def call(_: AsyncIterator[bytes], context: _Context) -> Any:
             deadline = Deadline(context.time_remaining())
-            request = None
             try:
-                request = self._parsed(await context.read())
-                response = await behaviour(request, context)
+                response = await behaviour(self._parsed(await context.read()), context)
             except BaseException as error:
-                await self._end(error, deadline, request, context)
+                await self._end(error, deadline, context)
             self._observe(self._method, grpc.StatusCode.OK, context)
             return response
 
@@ -101,24 +99,26 @@ class _Call:
             except GeneratorExit:
                 raise
             except BaseException as error:
-                await self._end(error, deadline, None, context)
+                await self._end(error, deadline, context)
             self._observe(self._method, grpc.StatusCode.OK, context)
 
         return call
 
-    async def _end(self, error: BaseException, deadline: Deadline, request: Any, context: _Context) -> NoReturn:
+    async def _end(self, error: BaseException, deadline: Deadline, context: _Context) -> NoReturn:
         """End a call that failed."""
         if isinstance(error, _NO_FAILURES):
             raise error
         if isinstance(error, asyncio.CancelledError | grpc.aio.BaseError):  # gRPC: there is no client any more
             self._observe(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if deadline.has_passed else grpc.StatusCode.CANCELLED, context)
             raise asyncio.CancelledError from None
+        code = error.code if isinstance(error, RequestError) else InternalError.code
+        about_call = self._observe(self._method, code, context)
         if not isinstance(error, RequestError):
-            # The client's own id, or a new one to find the failure in the log by.
-            request_id = getattr(getattr(request, "spec", None), "request_id", "") or uuid.uuid4().hex
+            about_call = about_call or ((REQUEST_ID, uuid.uuid4().hex),)  # a call that is no request is to be found in the log, too
+            request_id = dict(about_call)[REQUEST_ID]
             _log.error("call failed", exc_info=error, extra={"method": self._method, "request_id": request_id})
             error = InternalError(f"internal error in {self._method}, request {request_id}; the server's log says more")
-        await _refuse(context, error, self._observe(self._method, error.code, context))
+        await _refuse(context, error, about_call)
 
     def _parsed(self, serialized: Any) -> Any:
         if not isinstance(serialized, bytes):  # the end of the call
@@ -143,7 +143,7 @@ def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.R
     return grpc.stream_unary_rpc_method_handler(call.with_one_request(behaviours.unary_unary), response_serializer=serializer)
 
 
-async def _refuse(context: _Context, error: RequestError, about_call: _Metadata) -> NoReturn:
+async def _refuse(context: _Context, error: RequestError, about_call: Metadata) -> NoReturn:
     details = str(error).encode()[:_MAX_DETAIL_BYTES].decode("utf-8", "ignore")
     metadata = error.metadata + about_call
     if error.retry_after_seconds is not None:

@@ -8,10 +8,14 @@ from typing import ClassVar
 import grpc
 import grpc.aio
 
+from control_plane.edge.access.callers import Metadata
 from control_plane.engine.ports import Failure, RequestFailed
 
 #: What calls hear that come, or still wait, when the server drains.
 SHUTTING_DOWN = "the server is shutting down: send the request to another one"
+
+#: Comes with what fails: by which id the log has it.
+REQUEST_ID = "request-id"
 
 #: A client's own clock ends its call a little before ours would.
 _TOLERANCE_SECONDS = 0.05
@@ -21,7 +25,7 @@ class RequestError(Exception):
     """A request cannot be answered; the message is for the client."""
 
     code: ClassVar[grpc.StatusCode]
-    metadata: tuple[tuple[str, str], ...] = ()  # comes with the status
+    metadata: Metadata = ()  # comes with the status
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)

@@ -105,8 +105,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def _admit(self, spec: inference_pb2.GenerationSpec, context: _Context, record: RequestRecord) -> AdmittedRequest:
         self._live.require_open()
         with self._load.reserve(spec):
-            admitted = await self._admission.admit(spec, traceparent_of(context))
-        record.request_id, record.num_prompt_tokens = admitted.started.request_id, admitted.started.num_prompt_tokens
+            admitted = await self._admission.admit(spec, record.request_id, traceparent_of(context))
+        record.num_prompt_tokens = admitted.started.num_prompt_tokens
         return admitted
 
     async def _write_prompt_logprobs(self, output: PromptLogprobs, num_logprobs: int, writer: EventWriter) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from control_plane.edge.access.callers import CALLER
+from control_plane.edge.access.callers import CALLER, Metadata
 from control_plane.edge.config import LoggedRequests
 from control_plane.edge.service.choice_output import ChoiceOutput
+from control_plane.edge.service.errors import REQUEST_ID
 from control_plane.edge.service.request_stream import RequestStream
 from control_plane.edge.service.trace_context import traceparent_of
 from pypto_serving.inference.v1 import inference_pb2
@@ -23,8 +24,6 @@ _log = logging.getLogger(__name__)
 #: Methods that run a request.
 _GENERATING = ("Generate", "GenerateStream")
 
-#: Tells the client of a request that failed by which id the log has it.
-_REQUEST_ID = "request-id"
 _MAX_ID = 256
 _DIGITS = 6  # microseconds
 
@@ -65,7 +64,7 @@ class RequestLog:
         self._count_call = count_call
         self.model = ""  # as requests call it; to be set before there are any
 
-    def observe_call(self, method: str, code: grpc.StatusCode, context: _Context) -> tuple[tuple[str, str], ...]:
+    def observe_call(self, method: str, code: grpc.StatusCode, context: _Context) -> Metadata:
         """Note a call that ended; returns the id of its request, as metadata."""
         self._count_call(method, code)
         if method not in _GENERATING:
@@ -76,7 +75,7 @@ class RequestLog:
         record = _RECORD.get() or RequestRecord(uuid.uuid4().hex, is_resume=False, began_at=time.monotonic())
         if self._which is LoggedRequests.ALL or (self._which is LoggedRequests.FAILED and code is not grpc.StatusCode.OK):
             _log.info("request", extra={"method": method, "code": code.name.lower(), **dict(self._fields(record, context))})
-        return ((_REQUEST_ID, record.request_id),)
+        return ((REQUEST_ID, record.request_id),)
 
     def _fields(self, record: RequestRecord, context: _Context) -> Iterator[tuple[str, object]]:
         """What is known; the rest is left out."""

@@ -4,7 +4,6 @@ import itertools
 import re
 import secrets
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -66,8 +65,9 @@ class Admission:
         self._constraints = RequestConstraints(compiler)
         self._numbers = itertools.count()
 
-    async def admit(self, spec: inference_pb2.GenerationSpec, traceparent: str = "") -> AdmittedRequest:
-        """Understand a request. It waits while no worker has ever said how long a request may be."""
+    async def admit(self, spec: inference_pb2.GenerationSpec, request_id: str, traceparent: str = "") -> AdmittedRequest:
+        """Understand a request; `request_id` is the spec's, or one for a spec without. It waits while no worker has ever said how long a
+        request may be."""
         arrival_time = time.monotonic()
         self.check_model(spec.model)
         _check_sizes(spec)
@@ -90,7 +90,7 @@ class Admission:
             raise InvalidArgument(f"{path}.ignore_eos is set beside constraint, whose output ends with an end token")
         _set_max_tokens(effective.stopping, len(prompt), await self._context_limit.get(), path)
         started = inference_pb2.Started(
-            request_id=spec.request_id or uuid.uuid4().hex,
+            request_id=request_id,
             model=self._model.name,
             model_fingerprint=self._model.fingerprint,
             effective=effective,

@@ -128,7 +128,7 @@ async def test_before_the_first_worker_the_limit_of_the_model_holds() -> None:
     model = served_model(max_positions=4)
     with pytest.raises(RequestError, match="token_ids has 5 tokens, may have at most 4"):
         await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(
-            pb.GenerationSpec(token_ids=prompt_ids(*[1] * 5))
+            pb.GenerationSpec(token_ids=prompt_ids(*[1] * 5)), "drawn"
         )
 
 
@@ -143,7 +143,7 @@ async def test_a_text_of_far_too_many_tokens_is_never_encoded_whole(monkeypatch:
     monkeypatch.setattr(Tokenizer, "encode", lambda _, text, *rest, **named: sizes.append(len(text)) or encode(text, *rest, **named))
     with pytest.raises(RequestError, match="text has more than 100000 tokens"):
         await Admission(model, PromptEncoder(model), compiler_of(model), Replayer(), ContextLimit(1.0, 1)).admit(
-            pb.GenerationSpec(text="x" * 700_000)
+            pb.GenerationSpec(text="x" * 700_000), "drawn"
         )
     assert sizes == [1 << 16] * 4
 
