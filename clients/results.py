@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from clients.errors import RateLimits
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 
@@ -78,11 +79,11 @@ class Started:
     seed: int
     max_tokens: int
     prompt_token_ids: tuple[int, ...]
-    rate_limits: tuple[tuple[str, str], ...] = ()  # what is left of the key's quota, by the names of OpenAI's headers
+    rate_limits: RateLimits = ()  # what is left of the key's quota, by the names of OpenAI's headers
     text: ClassVar[str] = ""
 
     @classmethod
-    def from_wire(cls, started: pb.Started, rate_limits: tuple[tuple[str, str], ...] = ()) -> "Started":
+    def from_wire(cls, started: pb.Started, rate_limits: RateLimits = ()) -> "Started":
         effective = started.effective
         return cls(
             started.request_id,

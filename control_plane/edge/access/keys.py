@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from control_plane.edge.access.callers import CALLER, Caller, parse_priorities
+from control_plane.edge.access.callers import CALLER, Caller, Metadata, parse_priorities
 from control_plane.engine.ports import Quota
 from pypto_serving.process.credentials.files import FileRefused, KeyLine, ReloadedFiles, parse_keys
 from pypto_serving.process.health import HEALTH
@@ -105,9 +105,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     """
 
     def __init__(
-        self,
-        keys: ReloadedKeys,
-        observe_call: "Callable[[str, grpc.StatusCode, grpc.aio.ServicerContext[Any, Any]], tuple[tuple[str, str], ...]]",
+        self, keys: ReloadedKeys, observe_call: "Callable[[str, grpc.StatusCode, grpc.aio.ServicerContext[Any, Any]], Metadata]"
     ) -> None:
         self._keys = keys
         self._observe_call = observe_call

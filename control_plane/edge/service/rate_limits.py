@@ -1,11 +1,12 @@
 """What is left of a key's quota, as metadata of calls by the names of OpenAI's headers."""
 
+from control_plane.edge.access.callers import Metadata
 from control_plane.engine.ports import Quota, TenantUsage
 
 _PLACE_SECONDS = 1  # as the engine says when to come back for a place
 
 
-def rate_limits(quota: Quota, usage: TenantUsage) -> tuple[tuple[str, str], ...]:
+def rate_limits(quota: Quota, usage: TenantUsage) -> Metadata:
     """What may be used, what of it is left, and when it will be whole again; nothing of what has no limit."""
     told: list[tuple[str, str]] = []
     if (limit := quota.max_requests) is not None:

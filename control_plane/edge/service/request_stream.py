@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
+from control_plane.edge.access.callers import Metadata
 from control_plane.edge.service.backlog import Backlog
 from control_plane.edge.service.choice_output import ChoiceOutput
 from control_plane.edge.service.errors import RequestError, error_of
@@ -24,7 +25,7 @@ class RequestStream:
         self.prompt_logprobs: PromptLogprobs | None = None  # comes before all tokens
         self.ended = asyncio.Event()  # the engine has forgotten the request
         self.first_token_time: float | None = None  # by time.monotonic(), of tokens made for this stream
-        self.rate_limits: tuple[tuple[str, str], ...] = ()  # what is left of the caller's quota, as metadata
+        self.rate_limits: Metadata = ()  # what is left of the caller's quota, as metadata
         self.num_successors = 0  # calls that wait for its end to take it over
         self.is_ending = False  # what has come tells of an end: it is not to be gathered
         self.is_in_turn = False  # it waits for its turn to write
