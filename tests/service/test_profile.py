@@ -93,6 +93,21 @@ async def test_what_makes_no_sense_is_refused(scripted: Service, fields: dict[st
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_refused_call_is_counted(scripted: Service) -> None:
+    async def counted() -> list[float]:
+        refused = (("StartProfile", "invalid_argument"), ("StartProfile", "failed_precondition"), ("StopProfile", "failed_precondition"))
+        samples = await scripted.samples()
+        return [samples.get(f'calls_total{{code="{code}",method="{method}"}}', 0) for method, code in refused]
+
+    before = await counted()
+    started = await start(scripted)
+    for refused in (start(scripted, level=9), start(scripted), stop(scripted, "another")):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await refused
+    await stop(scripted, started.recording_id)
+    assert [after - count for after, count in zip(await counted(), before, strict=True)] == [1, 1, 1]
+
+
 async def test_one_recording_runs_at_a_time(scripted: Service) -> None:
     await start(scripted)
     with pytest.raises(grpc.aio.AioRpcError, match="stop it first") as caught:

@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import grpc
 import grpc.aio
 
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.profiling.admin_messages import read_limits, write_parts
 from control_plane.edge.profiling.profiler import ProfileRefused
-from control_plane.edge.service.errors import InvalidArgument, Unavailable
+from control_plane.edge.service.errors import FailedPrecondition, InvalidArgument, Unavailable
 from control_plane.edge.worker_link.link import LinkPhase
 from control_plane.engine.snapshot import SequenceState, WorkerSnapshot
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -82,12 +81,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Let every process record what it does."""
         try:
             limits = read_limits(request)
-            started = await _answer(self._engine.call(lambda engine: self._engine.profiler.start(limits)))
+            recording_id, processes, left_out = await _answer(self._engine.call(lambda engine: self._engine.profiler.start(limits)))
         except FrameError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise InvalidArgument(str(error)) from None
         except ProfileRefused as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        recording_id, processes, left_out = started
+            raise FailedPrecondition(str(error)) from None
         return admin_pb2.StartProfileResponse(recording_id=recording_id, processes=processes, left_out=left_out)
 
     async def SetLogLevel(self, request: admin_pb2.SetLogLevelRequest, context: _Context) -> admin_pb2.SetLogLevelResponse:
@@ -117,7 +115,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         try:
             processes = await self._engine.stop_profile(request.recording_id)
         except ProfileRefused as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise FailedPrecondition(str(error)) from None
         for process in processes:
             parts = write_parts(process)
             # One at a time, on another thread: requests go on over this event loop.
