@@ -1,5 +1,6 @@
 """Operators change what processes log, while these run."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changes: list[log_pb2.LevelChange] = []
-        monkeypatch.setattr(LogLevel, "change", lambda level, change: self.changes.append(change))
+        self.threads: set[str] = set()  # on which they have
+        monkeypatch.setattr(LogLevel, "change", self._change)
+
+    def _change(self, change: log_pb2.LevelChange) -> None:
+        self.changes.append(change)
+        self.threads.add(threading.current_thread().name)
 
 
 @pytest.fixture
@@ -52,3 +58,16 @@ async def test_an_older_worker_is_left_out(scripted_model: Path, told: Told) -> 
         answer = await set_level(service)
         assert list(answer.processes) == ["control plane"] and list(answer.left_out) == [f"worker {service.worker.address}"]
         assert len(told.changes) == 1
+
+
+async def test_the_engine_is_not_held_up_by_a_change_of_its_own_process(scripted_model: Path, told: Told) -> None:
+    async with scripted_service(scripted_model) as service:
+        await set_level(service)
+        assert told.threads == {threading.current_thread().name}
+
+
+async def test_a_change_that_makes_no_sense_changes_nothing(scripted_model: Path, told: Told) -> None:
+    async with scripted_service(scripted_model) as service:
+        request = admin_pb2.SetLogLevelRequest(change=log_pb2.LevelChange(milliseconds=0))
+        assert await status_of(service.admin.SetLogLevel(request)) == "INVALID_ARGUMENT"
+        assert not told.changes

@@ -91,13 +91,15 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def SetLogLevel(self, request: admin_pb2.SetLogLevelRequest, context: _Context) -> admin_pb2.SetLogLevelResponse:
         """Tell every process, or those of a name, from which level on to log."""
         try:
-            told, left_out = await _answer(self._engine.call(lambda engine: self._set_log_level(request.change, request.process)))
+            told, left_out = await _answer(self._engine.call(lambda engine: self._tell_log_level(request.change, request.process)))
         except FrameError as error:
             raise InvalidArgument(str(error)) from None
+        if self._engine.profiler.process_name in told:
+            self._log_level.change(request.change)  # not on the engine's loop: it waits for a thread that begins
         return admin_pb2.SetLogLevelResponse(processes=told, left_out=left_out)
 
-    def _set_log_level(self, change: log_pb2.LevelChange, process: str) -> tuple[list[str], list[str]]:
-        """On the engine's event loop; returns who has been told and who cannot be."""
+    def _tell_log_level(self, change: log_pb2.LevelChange, process: str) -> tuple[list[str], list[str]]:
+        """On the engine's event loop: tell those in session; returns who is told, this process too, and who cannot be."""
         own_name = self._engine.profiler.process_name
         sessions = {session.process_name: session for session in self._engine.profiler.participants}
         names = [own_name, *sessions]
@@ -107,7 +109,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         check_level_change(change)
         told = [name for name in chosen if name == own_name or sessions[name].knows_log_levels]
         for name in told:
-            (self._log_level.change if name == own_name else sessions[name].set_log_level)(change)
+            if name != own_name:
+                sessions[name].set_log_level(change)
         return told, [name for name in chosen if name not in told]
 
     async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: _Context) -> None:  # type: ignore[override]  # it writes
