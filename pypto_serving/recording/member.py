@@ -64,7 +64,8 @@ class RecordingMember:
         self._stop()
         if self._timer:
             self._timer.cancel()
-        self._recorder, self._parts = None, deque()
+        self._recorder = None
+        self._send_no_more()
 
     def _hand_over(self, recording_id: str, known: bool) -> None:
         if known:
@@ -93,10 +94,14 @@ class RecordingMember:
     def _hand_over_if_complete(self) -> None:
         if self._is_asked and self._is_complete and self._recorder:
             self._is_asked = False
+            self._send_no_more()  # asked again: all of it is sent again, and the rest of the last time not before it
             self._encoding = asyncio.get_running_loop().create_task(self._encode(self._recorder))
 
+    def _send_no_more(self) -> None:
+        if self._encoding:
+            self._encoding.cancel()
+        self._parts = deque()
+
     async def _encode(self, recorder: SpanRecorder) -> None:
-        parts = await asyncio.to_thread(deque, encode_spans(recorder))
-        if recorder is self._recorder:
-            self._parts = parts
-            self._ready()
+        self._parts = await asyncio.to_thread(deque, encode_spans(recorder))
+        self._ready()

@@ -157,6 +157,39 @@ async def test_what_was_sent_over_a_broken_stream_is_sent_again(process: Process
         assert [len(part.spans) for part in await process.handed_over(num_times)] == [3]
 
 
+async def test_asked_again_in_the_middle_of_sending_it_begins_anew(process: Process) -> None:
+    process.told()
+    await record(process, 4001)
+    process.told(is_over=True)
+    while not process.num_ready:
+        await asyncio.sleep(0)
+    process.member.next_part()
+    process.told(is_over=True)
+    assert process.parts() == []  # the rest of the first time would stand before all of it
+    assert [len(part.spans) for part in await process.handed_over(num_times=2)] == [2000, 2000, 1]
+
+
+async def test_asked_again_while_it_is_encoded_it_sends_all_of_it_once(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = [threading.Event(), threading.Event()]
+    gates = iter(opened)
+
+    def held_up(recorder: SpanRecorder) -> Iterator[pb.Spans]:
+        next(gates).wait(10)
+        yield from encode_spans(recorder)
+
+    monkeypatch.setattr(member, "encode_spans", held_up)
+    process.told()
+    await record(process, 3)
+    for _ in opened:
+        process.told(is_over=True)
+        await asyncio.sleep(0.01)  # a thread begins
+    for gate in opened:
+        gate.set()
+        await asyncio.sleep(0.01)  # its parts come, if anybody waits for them
+    assert [len(part.spans) for part in await process.handed_over()] == [3]
+    assert process.num_ready == 1
+
+
 async def test_what_is_asked_for_is_encoded_on_another_thread(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded_on: list[str] = []
 
