@@ -8,6 +8,8 @@ from rich.console import Console
 
 from clients.cli.service_view import lines, tables
 from clients.service_state.state import Activity, ControlPlaneState, Count, Pages, Percentiles, Rates, ServiceState, WorkerState
+from pypto_serving.log.v1 import log_pb2
+from pypto_serving.process.log_level import LogLevel
 
 
 @pytest.fixture
@@ -49,7 +51,10 @@ async def test_state_says_which_of_several_does_not_answer(command_line, service
     assert f"{dead_target} cannot be read: no answer from {dead_target}: --admin-port" in ended.out
 
 
-@pytest.mark.parametrize("command", [("state",), ("drain",), ("reset-cache",), ("profile", "start"), ("profile", "run", "--seconds", "1")])
+@pytest.mark.parametrize(
+    "command",
+    [("state",), ("drain",), ("reset-cache",), ("log-level", "info"), ("profile", "start"), ("profile", "run", "--seconds", "1")],
+)
 async def test_every_command_for_operators_says_what_is_wrong_with_its_address(command_line, server, service, dead_target, command):
     async def said(target, status):
         ended = await command_line(*command, "--target", target)
@@ -86,6 +91,42 @@ async def test_the_cache_is_reset_and_a_drain_begins(command_line, service):
     assert (ended.status, ended.out) == (0, "draining; calls that have not ended: 0\n")
 
 
+@pytest.fixture
+def changes(monkeypatch):
+    """What the control plane is told of its log."""
+    heard = []
+    monkeypatch.setattr(LogLevel, "change", lambda _, change: heard.append(change))
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "change"),
+    [
+        (("debug", "--seconds", "2.5"), "debug for 2.5 s", log_pb2.LevelChange(level=log_pb2.LEVEL_DEBUG, milliseconds=2500)),
+        (("error",), "error", log_pb2.LevelChange(level=log_pb2.LEVEL_ERROR)),
+        (("default",), "default", log_pb2.LevelChange()),
+    ],
+)
+async def test_a_log_level_is_told_to_all_who_know_what_that_is(command_line, service, changes, words, answer, change):
+    ended = await command_line("log-level", *words, "--target", address(service, "admin"))
+    assert (ended.status, ended.out, changes) == (0, f"{answer}: control plane\n", [change])
+    assert ended.err == f"note: worker {service.worker.address} does not know this: it is older\n"
+
+
+async def test_a_log_level_is_told_to_those_of_a_name(command_line, service, changes):
+    ended = await command_line("log-level", "info", "--process", "control plane", "--target", address(service, "admin"))
+    assert (ended.status, ended.out, ended.err, len(changes)) == (0, "info: control plane\n", "", 1)
+    ended = await command_line("log-level", "info", "--process", "nobody", "--target", address(service, "admin"))
+    assert (ended.status, ended.out, len(changes)) == (1, "", 1)
+    assert f"process = 'nobody' is none of control plane, worker {service.worker.address}," in ended.err
+
+
+async def test_a_log_level_that_nobody_is_told_is_a_failure(command_line, service, changes):
+    ended = await command_line("log-level", "info", "--process", "worker", "--target", address(service, "admin"))
+    assert (ended.status, ended.out, changes) == (1, "info: nobody\n", [])
+    assert ended.err.startswith("note: worker ")
+
+
 async def test_the_clients_port_is_not_the_operators(command_line, server):
     ended = await command_line("drain", "--target", server.target)
     assert ended.status == 1 and "is no address for operators: --admin-port" in ended.err
@@ -97,6 +138,7 @@ async def test_the_clients_port_is_not_the_operators(command_line, server):
         (("top",), "standard output is no terminal"),
         (("state", "--metrics-url", "nonsense"), "'nonsense' is not http://HOST:PORT/metrics"),
         (("top", "--interval", "0"), "0 is not a number from 0.1 to 60"),
+        (("log-level", "debug", "--seconds", "0"), "0 is not a number from 0.001 to 86400"),
     ],
 )
 async def test_bad_usage_is_said(command_line, arguments, message):
