@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 
 from pypto_serving.log.v1 import log_pb2 as pb
 from pypto_serving.process import logs
@@ -15,7 +16,9 @@ _MAX_MILLISECONDS = 86_400_000
 class LogLevel:
     """Of this process, whose log has been configured. Any thread may change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer) -> None:
+        """`make_timer` gets seconds and what to call after them."""
+        self._make_timer = make_timer
         self._at_start = self._lasting = logs.current_level()
         self._return: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -30,16 +33,16 @@ class LogLevel:
                 self._return.cancel()
             self._return = None
             if is_passing:
-                self._return = threading.Timer(change.milliseconds / 1000, self._go_back)
-                self._return.daemon = True
-                self._return.start()
+                timer = self._return = self._make_timer(change.milliseconds / 1000, lambda: self._go_back(timer))
+                timer.daemon = True
+                timer.start()
             else:
                 self._lasting = level
             _set_level(level)
 
-    def _go_back(self) -> None:
+    def _go_back(self, timer: threading.Timer) -> None:
         with self._lock:
-            if threading.current_thread() is self._return:  # else another change has come in this moment
+            if timer is self._return:  # else another change has come in this moment
                 self._return = None
                 _set_level(self._lasting)
 

@@ -1,6 +1,7 @@
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,15 +12,40 @@ from pypto_serving.process.start_up import OUR_PACKAGES
 from pypto_serving.wire.checks import FrameError
 
 
+class Timers:
+    """Of which none ends by itself."""
+
+    def __init__(self) -> None:
+        self.made: list[Timer] = []
+
+    def __call__(self, seconds: float, function: Callable[[], None]) -> threading.Timer:
+        self.made.append(Timer(seconds, function))
+        return self.made[-1]
+
+
+class Timer(threading.Timer):
+    def start(self) -> None:
+        """No thread."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.finished.is_set()
+
+
 @pytest.fixture
-def level() -> Iterator[LogLevel]:
-    """Of a process that was started with --log-level warning."""
+def started_with_warning() -> Iterator[None]:
+    """A process that was started with --log-level warning."""
     former = logging.getLogger().level
     logs.set_level("warning")
-    yield LogLevel()
+    yield
     for package in OUR_PACKAGES:
         logging.getLogger(package).setLevel(logging.NOTSET)
     logging.getLogger().setLevel(former)
+
+
+@pytest.fixture
+def level(started_with_warning: None) -> LogLevel:
+    return LogLevel()
 
 
 def until(wanted: str) -> None:
@@ -44,11 +70,25 @@ def test_a_change_for_some_time_ends_with_the_last_one_that_stays(level: LogLeve
     until("error")
 
 
-def test_a_change_that_stays_ends_one_for_some_time(level: LogLevel) -> None:
+def test_a_change_that_stays_ends_one_for_some_time(started_with_warning: None) -> None:
+    timers = Timers()
+    level = LogLevel(timers)
     level.change(pb.LevelChange(level=pb.LEVEL_DEBUG, milliseconds=20))
     level.change(pb.LevelChange(level=pb.LEVEL_INFO))
-    time.sleep(0.05)
+    [timer] = timers.made
+    assert timer.interval == 0.02 and timer.is_cancelled and logs.current_level() == "info"
+
+
+def test_a_timer_that_ends_while_another_change_comes_changes_nothing(started_with_warning: None) -> None:
+    timers = Timers()
+    level = LogLevel(timers)
+    for wanted in (pb.LEVEL_DEBUG, pb.LEVEL_INFO):
+        level.change(pb.LevelChange(level=wanted, milliseconds=20))
+    late, last = timers.made
+    late.function()
     assert logs.current_level() == "info"
+    last.function()
+    assert logs.current_level() == "warning"
 
 
 def test_what_shows_least_is_told_before_and_what_shows_more_after(level: LogLevel, caplog: pytest.LogCaptureFixture) -> None:

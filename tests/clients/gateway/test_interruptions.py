@@ -8,6 +8,8 @@ from fakes.control_plane.inference_service import FakeInferenceService, FakeServ
 from grpc import StatusCode
 from harness.running_gateway import running_gateway
 
+from clients.gateway import control_planes
+
 COMPLETIONS = "/v1/completions"
 WHOLE = "100 101 102 103 104 "
 
@@ -97,8 +99,16 @@ async def test_without_a_control_plane_it_lives_and_is_not_ready(dead_target):
 
 
 async def test_the_log_tells_once_that_a_control_plane_is_away_and_that_it_is_back(caplog, monkeypatch):
-    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(control_planes, "_CHECK_SECONDS", 0.02)
     caplog.set_level("INFO")
+    look, num_looks = control_planes._trouble, 0
+
+    async def counted(probe):
+        nonlocal num_looks
+        num_looks += 1
+        return await look(probe)
+
+    monkeypatch.setattr(control_planes, "_trouble", counted)
 
     def told():
         return [record.getMessage() for record in caplog.records if record.name == "clients.gateway.control_planes"]
@@ -111,7 +121,9 @@ async def test_the_log_tells_once_that_a_control_plane_is_away_and_that_it_is_ba
         await until("control plane serves")
         await server.kill()
         await until(f"control plane {server.target}: no answer")
-        await asyncio.sleep(1.5)  # some dials
+        told_after = num_looks
+        while num_looks < told_after + 3:  # two have looked in vain once more
+            await asyncio.sleep(0.02)
         await server.start()
         await until("control plane serves")
     assert told() == ["control plane serves", f"control plane {server.target}: no answer", "control plane serves"]
