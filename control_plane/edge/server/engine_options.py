@@ -29,10 +29,9 @@ def engine_options(
     config: SchedulerConfig, instance_id: str, model: "ServedModel | ModelIdentity", to_workers: PeerAccess
 ) -> EngineThreadOptions:
     """Options of the engine, its links and the port for announcements; raises StartUpError for limits that the model does not have."""
-    wanted = config.scheduler.max_model_len
-    if wanted is not None and wanted > model.max_positions != UNKNOWN_MAX_POSITIONS:
-        allowed = f"{config.model / 'config.json'} allows {model.max_positions}"
-        raise StartUpError(f"--max-model-len {wanted}: {allowed}: lower it, or leave it out")
+    wanted, allowed = config.scheduler.max_model_len, model.max_positions
+    if wanted is not None and allowed != UNKNOWN_MAX_POSITIONS and wanted > allowed:
+        raise StartUpError(f"--max-model-len {wanted}: {config.model / 'config.json'} allows {allowed}: lower it, or leave it out")
     return EngineThreadOptions(
         scheduler=config.scheduler,
         engine=config.engine,
