@@ -25,6 +25,7 @@ class LinkedFrontEnd:
     def __init__(
         self,
         addresses: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
         active_clock: Callable[[], float] = time.monotonic,
         record: LocalRecorder = _record_nothing,
         **options: Any,
@@ -40,7 +41,8 @@ class LinkedFrontEnd:
         self.link = SchedulerLink(
             SchedulerLinkOptions(addresses, **{**defaults, **options}),
             FrontEndSide(self._deliver, self._count_drain, lambda: self.numbers, lambda: self.metrics, record, self._note_level),
-            active_clock=active_clock,
+            clock,
+            active_clock,
         )
         self.link.start()
 

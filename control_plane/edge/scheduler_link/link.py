@@ -25,7 +25,7 @@ from pypto_serving.wire.checks import FrameError
 
 _log = logging.getLogger(__name__)
 
-#: A snapshot that is older says nothing of the scheduler's health any more.
+#: A snapshot that is older says nothing of the scheduler's health any more. While this process stood still none could be read.
 _STALE_SECONDS = 1.5
 
 #: For which the scheduler is given the chance to end a session that we leave.
@@ -48,7 +48,7 @@ class SchedulerLink:
         clock: Callable[[], float] = time.monotonic,
         active_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`active_clock` says how long requests have waited for a scheduler; see ActiveClock."""
+        """`active_clock` says how long requests have waited for a scheduler, and how old its numbers are; see ActiveClock."""
         self._options = options
         self._front_end = front_end
         self._clock = clock
@@ -107,7 +107,7 @@ class SchedulerLink:
         """The latest numbers of the engine. Without a scheduler there are no workers, and nothing is well."""
         session = self._session
         latest = (session and session.snapshot) or self._snapshot
-        is_stale = session is None or self._clock() - session.snapshot_time > _STALE_SECONDS
+        is_stale = session is None or self._active_clock() - session.snapshot_time > _STALE_SECONDS
         return replace(latest, workers=(), healthy=False) if is_stale else latest
 
     def seconds_since_turn(self) -> float:
@@ -184,7 +184,7 @@ class SchedulerLink:
             stream, welcome = await self._dialler.dial()
             facts = {"address": stream.address, "scheduler": welcome.scheduler_id, "epoch": welcome.epoch, "requests": len(self._requests)}
             _log.info("in session with the scheduler", extra=facts)
-            session = Session(stream, self._options, self._requests, self._front_end, self._clock)
+            session = Session(stream, self._options, self._requests, self._front_end, self._clock, self._active_clock)
             self._begin_session(session, welcome.scheduler_id)
             try:
                 await session.run()

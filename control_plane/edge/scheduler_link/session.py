@@ -36,12 +36,14 @@ class Session:
         requests: LiveRequests,
         front_end: FrontEndSide,
         clock: Callable[[], float] = time.monotonic,
+        active_clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._options = options
         self._requests = requests
         self._front_end = front_end
         self._clock = clock
+        self._active_clock = active_clock
         self._commands: list[pb.Command] = []
         self._writable = asyncio.Event()
         self._is_beat_due = True
@@ -160,7 +162,7 @@ class Session:
                     for message in frame.passes.passes:
                         self._take_in(message)
                 case "state":
-                    self.snapshot, self.snapshot_time = read_state(frame.state), self._clock()
+                    self.snapshot, self.snapshot_time = read_state(frame.state), self._active_clock()
                     self._peer_clock.heard(frame.state.clock)
                 case "recording":
                     self._recording.told(frame.recording)

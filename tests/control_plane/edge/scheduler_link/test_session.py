@@ -11,15 +11,28 @@ from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.log.v1 import log_pb2
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+WORKER = WorkerSnapshot("host:1", "i", 2, "n", 3, 4, 5, 6, PageCounts(1, 2, 3, 4))
 
 
 async def test_the_snapshot_is_that_of_the_scheduler(front_end, scheduler):
-    worker = WorkerSnapshot("host:1", "i", 2, "n", 3, 4, 5, 6, PageCounts(1, 2, 3, 4))
-    scheduler.engine.snapshot = EngineSnapshot((worker,), 1, 2, 3, 4, 5, 6, 7, 8.5, True)
+    scheduler.engine.snapshot = EngineSnapshot((WORKER,), 1, 2, 3, 4, 5, 6, 7, 8.5, True)
     await until(lambda: front_end.link.snapshot == scheduler.engine.snapshot)
     await scheduler.kill()
     await until(lambda: not front_end.link.snapshot.healthy)
     assert front_end.link.snapshot.workers == () and front_end.link.snapshot.max_model_len == 7
+
+
+async def test_numbers_are_stale_once_the_process_has_waited_for_new_ones(make_scheduler, start_front_end):
+    clock, active_clock = [100.0], [0.0]
+    scheduler = make_scheduler(heartbeat_seconds=3600.0)  # it tells them at the beginning of the session only
+    await scheduler.start()
+    scheduler.engine.snapshot = EngineSnapshot((WORKER,))
+    front_end = start_front_end(scheduler, clock=lambda: clock[0], active_clock=lambda: active_clock[0])
+    await until(lambda: front_end.link.snapshot.workers)
+    clock[0] += 3600.0  # the process stood still
+    assert front_end.link.snapshot.workers == (WORKER,) and front_end.link.snapshot.healthy
+    active_clock[0] += 1.6
+    assert front_end.link.snapshot.workers == () and not front_end.link.snapshot.healthy
 
 
 async def test_the_scheduler_is_told_numbers_and_metrics(front_end, scheduler):
