@@ -112,6 +112,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             _log.info("stream ended", extra={"control_plane": stream.control_plane_id, "reason": end.message})
             self._session.close(stream.number, self._clock(), is_farewell=stream.said_farewell)
+            self._align_device()
             if stream is self._stream:
                 self._stream = None
         if end.code is not grpc.StatusCode.OK:
@@ -278,14 +279,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._device.reset(self._session.era)
 
     def _watch_lease(self) -> None:
-        if not self._session.expire(self._clock()):
+        now = self._clock()
+        has_expired = self._session.expire(now)
+        if self._session.is_orphaned(now) and not self.orphaned.done():
+            self.orphaned.set_result(None)
+        if not has_expired:
             return
         self._align_device()
         self._metrics.count_lease_expiration()
         silence = f"no frame for {self._description.lease_seconds:g} s: the lease ran out"
         _log.warning("lease ran out", extra={"lease_seconds": self._description.lease_seconds})
-        if not self.orphaned.done():
-            self.orphaned.set_result(None)
         if self._stream is not None:
             self._stream.end(StreamEnd(grpc.StatusCode.ABORTED, silence))
             self._stream = None

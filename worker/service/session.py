@@ -57,13 +57,13 @@ class Session(Generic[ResultT]):
           FREE ---------> CONNECTED ------------------> DETACHED
             ^                 |  ^ open (same; another     |
             |                 |  |       half a lease later)
-            |                 |  +-------------------------+
-            +-- lease ran out-+----------------------------+
+            |   farewell, or  |  +-------------------------+
+            +-- lease ran out-+--------- lease ran out ----+
 
     A connection that broke is kept free for its owner for half a lease, which is as long as the owner itself tries to come back.
 
     Everything that the worker holds for its owner belongs to an era. A new era starts whenever it is forgotten: by a Hello that does not
-    resume, by a Reset, or when the lease has run out. Results of an earlier era are dropped.
+    resume, by a Reset, by a farewell, or when the lease has run out. Results of an earlier era are dropped.
     """
 
     def __init__(self, incarnation: str, lease_seconds: float, max_steps_in_flight: int) -> None:
@@ -128,10 +128,12 @@ class Session(Generic[ResultT]):
         return Grant(self._stream, self.epoch, resumed, self.last_step_id, tuple(result for _, result in self._history))
 
     def close(self, stream: int, now: float, is_farewell: bool = False) -> None:
-        """Note that `stream` ended; what was taken in goes on until the lease runs out. A farewell lets the next owner in at once."""
-        if stream == self._stream:
-            self._stream = 0
-            self._kept_until = now if is_farewell else now + self._lease_seconds / 2
+        """Note that `stream` ended; what was taken in goes on until the lease runs out. After a farewell it is forgotten at once."""
+        if stream != self._stream:
+            return
+        self._stream, self._kept_until = 0, now + self._lease_seconds / 2
+        if is_farewell:
+            self._free()
 
     def renew_lease(self, now: float) -> None:
         """Let the lease begin anew: the owner has sent something."""
@@ -141,9 +143,12 @@ class Session(Generic[ResultT]):
         """Forget the owner and everything it holds if its lease has run out; returns whether it just did."""
         if not self._held or now - self._last_heard < self._lease_seconds:
             return False
-        self._forget()
-        self._held, self._stream = False, 0
+        self._free()
         return True
+
+    def is_orphaned(self, now: float) -> bool:
+        """Whether there was an owner, nothing was heard of it for a whole lease, and nobody has come since."""
+        return bool(self._owner) and not self._held and now - self._last_heard >= self._lease_seconds
 
     def accept_step(self, step_id: int, acked_step_id: int, released: Iterable[int], admitted: Iterable[int]) -> None:
         """Accept a step, with the lanes it releases and admits; raises StepOrderError before any effect.
@@ -209,6 +214,10 @@ class Session(Generic[ResultT]):
         self._acked_step_id = max(self._acked_step_id, acked_step_id)
         while self._history and self._history[0][0] <= self._acked_step_id:
             self._history.popleft()
+
+    def _free(self) -> None:
+        self._forget()
+        self._held, self._stream = False, 0
 
     def _forget(self) -> None:
         self.era += 1

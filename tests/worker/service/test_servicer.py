@@ -4,7 +4,7 @@ import logging
 import grpc
 import grpc.aio
 import pytest
-from fakes.control_plane.hand_control_plane import FINGERPRINT, wire_admission
+from fakes.control_plane.hand_control_plane import FINGERPRINT, HandControlPlane, wire_admission
 from harness.waiting import until
 from harness.worker_rig import Rig
 
@@ -246,13 +246,55 @@ async def test_worker_is_orphaned_once_an_owner_fell_silent(rig: Rig) -> None:
     await asyncio.wait_for(rig.servicer.orphaned, 10)
 
 
+async def say_farewell(plane: HandControlPlane) -> None:
+    await plane.send(pb.ExecuteRequest(epoch=plane.epoch, farewell=pb.Farewell()))
+    await plane.half_close()
+    assert await plane.end() == (grpc.StatusCode.OK, "")
+
+
 async def test_a_farewell_frees_the_worker_for_others(rig: Rig) -> None:
     plane = rig.control_plane()
     await plane.open()
-    await plane.send(pb.ExecuteRequest(epoch=1, farewell=pb.Farewell()))
-    await plane.half_close()
-    assert await plane.end() == (grpc.StatusCode.OK, "")
+    await say_farewell(plane)
     assert (await rig.control_plane().open("cp-2")).epoch == 2
+
+
+async def test_a_draining_worker_is_idle_after_a_farewell_that_left_lanes(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
+    await plane.result()
+    rig.servicer.drain()
+    num_resets = rig.runner.num_resets
+    await say_farewell(plane)
+    await until(lambda: rig.servicer.is_idle)
+    await until(lambda: rig.runner.num_resets == num_resets + 1)
+    with pytest.raises(grpc.aio.AioRpcError, match="the worker drains"):
+        await rig.control_plane().open("cp-1", resume_incarnation="worker-1", acked_step_id=1)
+    rig.clock.now += 0.5
+    await asyncio.wait_for(rig.servicer.orphaned, 10)
+    assert rig.metric("lease_expirations_total") == 0
+    assert "lease ran out" not in caplog.messages
+
+
+async def test_what_runs_at_a_farewell_ends_before_anything_of_the_next_owner_begins(rig: Rig) -> None:
+    rig.runner.gate.clear()
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
+    await plane.step(2, admissions=[wire_admission(1, [1], pages=[1])])
+    await until(lambda: rig.runner.entered.is_set() and rig.metric("steps_in_flight") == 2)
+    num_resets = rig.runner.num_resets
+    await say_farewell(plane)
+    other = rig.control_plane()
+    assert not (await other.open("cp-2")).resumed
+    await other.step(1, admissions=[wire_admission(0, [3], pages=[0])])
+    await until(lambda: rig.metric("steps_in_flight") == 1)
+    assert (len(rig.runner.steps), rig.runner.num_resets) == (1, num_resets)  # the step that runs holds everything back
+    rig.runner.gate.set()
+    assert (await other.result()).digest == 1
+    assert [step.admissions[0].token_ids.tolist() for step in rig.runner.steps] == [[1], [3]]
+    assert rig.runner.num_resets > num_resets
 
 
 async def test_a_stream_that_ends_without_a_farewell_leaves_the_worker_with_its_owner(rig: Rig) -> None:

@@ -73,6 +73,39 @@ def test_after_a_farewell_and_for_a_takeover_it_is_free_at_once() -> None:
     assert (second.epoch, session.open(SessionRequest("c", takeover=True), now=1.0).epoch) == (2, 3)
 
 
+def test_a_farewell_leaves_nothing_of_the_owner() -> None:
+    session = make_session()
+    stream = session.open(SessionRequest("a"), now=0.0).stream
+    run_step(session, 1)
+    session.accept_step(2, 1, (), admitted=(0,))
+    era = session.era
+    session.close(stream, now=1.0, is_farewell=True)
+    assert (session.state, session.owner, session.num_lanes, session.num_steps_in_flight) == (SessionState.FREE, "", 0, 0)
+    assert not session.finish_step(era, 2, "late")
+    assert not session.expire(LEASE)
+    grant = session.open(resume(acked=1), now=LEASE)
+    assert (grant.resumed, grant.last_step_id, grant.unseen) == (False, 0, ())
+
+
+def test_a_farewell_on_a_stream_that_was_replaced_means_nothing() -> None:
+    session = make_session()
+    old = session.open(SessionRequest("a"), now=0.0)
+    session.open(SessionRequest("b", takeover=True), now=1.0)
+    session.accept_step(1, 0, (), admitted=(0,))
+    session.close(old.stream, now=2.0, is_farewell=True)
+    assert (session.owner, session.num_lanes) == ("b", 1)
+
+
+def test_a_worker_is_orphaned_when_nobody_came_for_a_lease() -> None:
+    session = make_session()
+    assert not session.is_orphaned(LEASE)  # nobody ever had it
+    session.close(session.open(SessionRequest("a"), now=0.0).stream, now=1.0, is_farewell=True)
+    assert not session.is_orphaned(LEASE - 0.1) and session.is_orphaned(LEASE)
+    session.open(SessionRequest("b"), now=LEASE)
+    assert not session.is_orphaned(2 * LEASE)  # before `expire`
+    assert session.expire(2 * LEASE) and session.is_orphaned(2 * LEASE)
+
+
 def test_another_control_plane_is_accepted_once_the_lease_ran_out() -> None:
     session = make_session()
     session.open(SessionRequest("a"), now=0.0)
@@ -120,10 +153,10 @@ def test_results_after_a_resume_continue() -> None:
 )
 def test_anything_else_than_a_matching_resume_starts_from_nothing(session_request: SessionRequest) -> None:
     session = make_session()
-    session.close(session.open(SessionRequest("a"), now=0.0).stream, now=0.0, is_farewell=True)
+    session.close(session.open(SessionRequest("a"), now=0.0).stream, now=0.0)
     run_step(session, 1)
     session.accept_step(2, 1, (), admitted=(3,))
-    grant = session.open(session_request, now=1.0)
+    grant = session.open(session_request, now=LEASE / 2)
     assert (grant.resumed, grant.last_step_id, grant.unseen, session.num_lanes) == (False, 0, (), 0)
 
 
@@ -272,6 +305,9 @@ class SessionMachine(RuleBasedStateMachine):
     def cut(self, is_farewell: bool) -> None:
         self.session.close(self.stream, self.now, is_farewell)
         self.stream, self.kept_until = 0, self.now if is_farewell else self.now + LEASE / 2
+        if is_farewell:
+            assert (self.session.state, self.session.num_lanes, self.session.num_steps_in_flight) == (SessionState.FREE, 0, 0)
+            self.seen = []
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), is_heard=st.booleans())
     def wait(self, seconds: float, is_heard: bool) -> None:
