@@ -1,7 +1,7 @@
 """Attention of many rows of a sequence over the paged cache: prompts, chunks of them behind a context, and batches mixed with decode.
 
     attend   some rows of a sequence against a key tile: scores, their softmax within the tile, its values weighted by it
-    merge    the key tiles of some rows, in order
+    merge    the key tiles of some rows, in order; of one key tile there is nothing to merge
 
 Key tiles, roundings and sums are those of paged_decode. The heads of a kv head are rows of one product.
 """
@@ -39,6 +39,7 @@ def prefill_attend_kernel(
     query_tile: int,
     cube_rows: int,
     vector_rows: int,
+    one_tile: bool,
 ):
     num_rows = positions.shape[0]
     head_dim = queries.shape[1]
@@ -71,12 +72,17 @@ def prefill_attend_kernel(
                     tile_max = pypto.amax(seen, -1, True)
                     probabilities = pypto.exp(seen - tile_max)
                     place = ((tile * kv_heads + head) * num_rows + start_row) * group
-                    pypto.assemble(tile_max, [place, 0], tile_maxima)
-                    pypto.assemble(pypto.sum(probabilities, -1, True), [place, 0], tile_denominators)
+                    denominator = pypto.sum(probabilities, -1, True)
                     # Loads of more keys than a page has: PyPTO gathers the pages first, and products read them, and the shares, in one go.
                     pypto.set_cube_tile_shapes([cube_rows, cube_rows], [page_tokens, key_tile], [head_dim, head_dim])
                     shares = pypto.cast(probabilities, pypto.DT_BF16)
                     weighted = weigh(shares, v_cache, found, head * head_dim, head_dim, valid, pypto.min(key_tile, last + 1 - start))
+                    if one_tile:
+                        pypto.set_vec_tile_shapes(vector_rows, head_dim)
+                        weighted = weighted / denominator
+                    else:
+                        pypto.assemble(tile_max, [place, 0], tile_maxima)
+                        pypto.assemble(denominator, [place, 0], tile_denominators)
                     pypto.assemble(weighted, [place, 0], parts)
 
 
@@ -186,7 +192,8 @@ def _attend(
     query_tile, cube_rows, softmax_rows, merge_rows = prefill_tiles(num_rows, group, head_dim)
     tile_maxima = q.new_empty(tiles * kv_heads * num_rows * group, 1, dtype=torch.float32)
     tile_denominators = torch.empty_like(tile_maxima)
-    parts = tile_maxima.new_empty(tiles * kv_heads * num_rows * group, head_dim)
+    one_tile = tiles == 1
+    parts = (tile_maxima.new_zeros if one_tile else tile_maxima.new_empty)(tiles * kv_heads * num_rows * group, head_dim)
     prefill_attend_kernel(
         q.view(num_rows, kv_heads, group, head_dim).transpose(0, 1).reshape(-1, head_dim),
         k_cache.view(-1, width),
@@ -207,7 +214,11 @@ def _attend(
         query_tile,
         cube_rows,
         softmax_rows,
+        one_tile,
     )
+    if one_tile:
+        out.view(num_rows, kv_heads, group, head_dim).copy_(parts.view(kv_heads, num_rows, group, head_dim).transpose(0, 1))
+        return
     prefill_merge_kernel(
         query_starts,
         query_ends,

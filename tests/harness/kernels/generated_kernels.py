@@ -61,13 +61,13 @@ def _rope(model: ModelShape, rows: int) -> tuple[Any, ...]:
     return qkv, *norms, 1e-6, torch.arange(rows), table, table.clone(), cache, cache.clone(), torch.arange(rows)
 
 
-def _attention(model: ModelShape, rows_of: list[int]) -> tuple[Any, ...]:
-    """Sequences of which the last `rows_of` tokens are the rows."""
-    pages = _LENGTH // _PAGE_TOKENS
+def _attention(model: ModelShape, rows_of: list[int], length: int = _LENGTH) -> tuple[Any, ...]:
+    """Sequences of `length` tokens of which the last `rows_of` are the rows."""
+    pages = length // _PAGE_TOKENS
     cache = _bf16(len(rows_of) * pages, _PAGE_TOKENS, model.kv_heads, model.head_dim)
     table = torch.arange(len(rows_of) * pages, dtype=torch.int32).view(-1, pages)
     starts = torch.tensor([0, *rows_of]).cumsum(0).int()
-    positions = torch.cat([torch.arange(_LENGTH - count, _LENGTH) for count in rows_of])
+    positions = torch.cat([torch.arange(length - count, length) for count in rows_of])
     query = _bf16(sum(rows_of), model.heads, model.head_dim)
     return query, cache, cache.clone(), table, starts, positions, model.head_dim**-0.5, 0
 
@@ -97,6 +97,7 @@ OPERATORS: dict[str, tuple[str, Callable[[ModelShape, int], tuple[Any, ...]]]] =
     "qk_rope_kv_write": ("qk_rope_kv_write:qk_rope_kv_write", _rope),
     "decode_attention": ("paged_attention:paged_attention", lambda model, rows: _attention(model, [1] * rows)),
     "prefill_attention": ("paged_attention:paged_attention", lambda model, rows: _attention(model, [rows * 16, 1])),
+    "short_prefill_attention": ("paged_attention:paged_attention", lambda model, rows: _attention(model, [rows * 16], 2 * _PAGE_TOKENS)),
     "moe_route": (
         "moe_route:moe_route",
         lambda model, rows: (_bf16(rows, model.num_experts), model.experts_per_token, True, "softmax"),

@@ -180,6 +180,14 @@ def test_a_row_is_the_same_from_decode_and_from_any_chunk(run, random, window):
 
 
 @pytest.mark.kernels_fast
+def test_a_row_is_the_same_from_decode_and_from_a_prompt_of_one_key_tile(run, random):
+    sequences = Sequences(random, [40, 9])
+    decoded = sequences.check(run, [(0, 29, 30)])
+    assert torch.equal(sequences.check(run, [(0, 20, 40)])[9:10], decoded)
+    assert torch.equal(sequences.check(run, [(1, 0, 9), (0, 0, 40)])[38:39], decoded)
+
+
+@pytest.mark.kernels_fast
 def test_rows_taken_a_few_at_a_time_come_out_alike(run, random):
     """A block of rows may end within a sequence, and leave it one row."""
     sequences = Sequences(random, [33, 77])
