@@ -64,6 +64,7 @@ class EngineSnapshot:
     max_model_len: int = 0  # 0 until the first worker is in session
     retry_after_seconds: float = 0.1  # advice for who finds the queue full: how long requests have waited lately
     healthy: bool = True  # False after an unexpected error that no request could be blamed for, until a clean pass with no reset pending
+    trouble: str = ""  # of a front end with its scheduler: why nothing is known of workers
 
     @classmethod
     def of(cls, scheduler: Scheduler, healthy: bool, retry_after_seconds: float) -> "EngineSnapshot":

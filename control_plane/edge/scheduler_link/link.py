@@ -106,9 +106,12 @@ class SchedulerLink:
     def snapshot(self) -> EngineSnapshot:
         """The latest numbers of the engine. Without a scheduler there are no workers, and nothing is well."""
         session = self._session
-        latest = (session and session.snapshot) or self._snapshot
-        is_stale = session is None or self._active_clock() - session.snapshot_time > _STALE_SECONDS
-        return replace(latest, workers=(), healthy=False) if is_stale else latest
+        if session is None or session.snapshot is None:
+            return replace(self._snapshot, workers=(), healthy=False, trouble="no scheduler is in session")
+        if self._active_clock() - session.snapshot_time > _STALE_SECONDS:
+            trouble = f"the scheduler has not said for {_STALE_SECONDS:g} s how it is"
+            return replace(session.snapshot, workers=(), healthy=False, trouble=trouble)
+        return session.snapshot
 
     def seconds_since_turn(self) -> float:
         """0: no loop of this process belongs to an engine. What the scheduler's is like shows in the snapshot."""

@@ -33,6 +33,7 @@ async def test_numbers_are_stale_once_the_process_has_waited_for_new_ones(make_s
     assert front_end.link.snapshot.workers == (WORKER,) and front_end.link.snapshot.healthy
     active_clock[0] += 1.6
     assert front_end.link.snapshot.workers == () and not front_end.link.snapshot.healthy
+    assert front_end.link.snapshot.trouble == "the scheduler has not said for 1.5 s how it is"
 
 
 async def test_the_scheduler_is_told_numbers_and_metrics(front_end, scheduler):

@@ -1,5 +1,6 @@
 """Three levels of health: the process lives, a worker works, a request would succeed."""
 
+import logging
 from dataclasses import replace
 
 import grpc
@@ -15,6 +16,7 @@ from pypto_serving.process.health import HealthService
 SERVICE = "pypto_serving.inference.v1.InferenceService"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+WITH_WORKER = EngineSnapshot(workers=(WorkerSnapshot("w:1", "i", 1, "n", 0, 0, 0, 0, None),), max_model_len=64)
 
 
 class Signs:
@@ -28,7 +30,7 @@ class Signs:
         return self.lag_seconds
 
     def join_worker(self) -> None:
-        self.snapshot = EngineSnapshot(workers=(WorkerSnapshot("w:1", "i", 1, "n", 0, 0, 0, 0, None),), max_model_len=64)
+        self.snapshot = WITH_WORKER
 
 
 class Health(HealthService):
@@ -102,6 +104,25 @@ async def test_only_changes_are_told(health: Health, readiness: Readiness) -> No
     for _ in range(3):
         readiness.update(signs)
     assert health.num_changes == num_changes
+
+
+async def test_every_change_but_a_start_and_a_drain_is_logged(readiness: Readiness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    signs = Signs()
+    silent = EngineSnapshot(trouble="nobody knows")
+    for snapshot in (silent, WITH_WORKER, WITH_WORKER, replace(WITH_WORKER, healthy=False), EngineSnapshot(), silent, WITH_WORKER):
+        signs.snapshot = snapshot
+        readiness.update(signs)
+    readiness.drain()
+    signs.snapshot = EngineSnapshot()
+    readiness.update(signs)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "ready"),
+        ("WARNING", "not ready: the engine has had no clean pass since an unexpected error, which the log has"),
+        ("WARNING", "not ready: no worker is in session"),
+        ("WARNING", "not ready: nobody knows"),
+        ("INFO", "ready"),
+    ]
 
 
 def watch(plane: ScriptedControlPlane, service: str = SERVICE) -> grpc.aio.UnaryStreamCall:
