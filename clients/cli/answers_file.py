@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from clients.cli.command import UsageError
+from clients.cli.command import OutputFailed, UsageError
 from clients.cli.prompts_file import PromptId
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ _BEGINNING = b'{"id": '
 class Answers:
     """A context manager. On entry it takes what failed, and a last line that was not written to its end, out of the file.
 
-    `ids` are those of the answers that were there. Raises UsageError for a file that is not ours, or that another process writes.
+    `ids` are those of the answers that were there. Raises UsageError for a file that is not ours, or that another process writes, and
+    OutputFailed for what cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +61,10 @@ class Answers:
 
     def _write(self, **entry: Any) -> None:
         # In one write, so that a line is torn only where the machine stops, or its disk is full.
-        self._file.write(json.dumps(entry, default=list, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
+        try:
+            self._file.write(json.dumps(entry, default=list, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
+        except OSError as error:
+            raise OutputFailed(self._path, error) from None
 
     def _keep_answers(self) -> None:
         if sum(map(len, self._answers())) == self._path.stat().st_size:

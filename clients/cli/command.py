@@ -3,6 +3,7 @@
 import argparse
 from abc import ABC, abstractmethod
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -22,11 +23,18 @@ class Command(ABC):
 
     @abstractmethod
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run, and return the exit status. Raises UsageError, ServingError, KeyboardInterrupt or BrokenPipeError."""
+        """Run, and return the exit status. Raises UsageError, OutputFailed, ServingError, KeyboardInterrupt or BrokenPipeError."""
 
 
 class UsageError(Exception):
     """The command line makes no sense."""
+
+
+class OutputFailed(Exception):
+    """What --output names could not be written."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"--output: {path}: {error.strerror}")
 
 
 class ExitCode(IntEnum):

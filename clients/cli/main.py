@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from clients.cli import streams
-from clients.cli.command import ExitCode, UsageError
+from clients.cli.command import ExitCode, OutputFailed, UsageError
 from clients.cli.connection_flags import ADMIN_TARGET, TARGET, targets
 from clients.cli.explanation import exit_code, explanation
 from clients.cli.parser import command_parser
@@ -60,3 +60,6 @@ def _run(arguments: argparse.Namespace) -> int:
     except ServingError as error:
         print(f"error: {explanation(error, addresses, arguments)}", file=sys.stderr)
         return exit_code(error)
+    except OutputFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.FAILED

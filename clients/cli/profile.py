@@ -1,13 +1,14 @@
 """`profile`: records what every process of a service does, as one trace."""
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.cli.admin_calls import SECONDS, AdminCalls, admin_calls
-from clients.cli.command import Command, ExitCode, UsageError
+from clients.cli.command import Command, ExitCode, OutputFailed, UsageError
 from pypto_serving.process.argument_types import between, number_between
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _LEVELS = ("requests", "steps", "operators", "kernels")
 _FETCH_SECONDS = 300.0
 _MAX_SECONDS, _MAX_SPANS = 600.0, 1_000_000
+_TRIED_BYTES = 1 << 16
 
 
 class Profile(Command):
@@ -48,6 +50,8 @@ class Profile(Command):
             raise UsageError(f"--output: {arguments.output.parent} is no folder")
         if arguments.action != "start" and arguments.output.is_dir():
             raise UsageError(f"--output: {arguments.output} is a folder; name a file in it")
+        if arguments.action != "start":
+            _try_output(arguments.output)
         seconds: float = arguments.seconds or (10.0 if arguments.action == "run" else 60.0)
         with admin_calls(arguments) as calls:
             recording_id = "" if arguments.action == "stop" else _start(calls, arguments, seconds)
@@ -56,11 +60,29 @@ class Profile(Command):
             if arguments.action == "run":
                 time.sleep(seconds)
             trace = _stop(calls, recording_id)
-        trace.write(arguments.output)
+        try:
+            trace.write(arguments.output)
+        except OSError as error:
+            raise OutputFailed(arguments.output, error) from None
         for note in trace.notes:
             print(f"note: {note}", file=sys.stderr)
         print(f"{arguments.output}: {trace.num_spans} spans; open it at https://ui.perfetto.dev")
         return ExitCode.OK
+
+
+def _try_output(path: Path) -> None:
+    """Write a little and take it back: a recording is handed out once. Raises UsageError for what cannot be written."""
+    is_new = not path.exists()
+    try:
+        with path.open("ab", buffering=0) as file:
+            is_regular, size = path.is_file(), os.fstat(file.fileno()).st_size
+            file.write(bytes(_TRIED_BYTES) if is_regular else b"")
+            if is_regular:
+                file.truncate(size)
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"--output: {path}: {error.strerror}") from None
 
 
 def _start(calls: AdminCalls, arguments: argparse.Namespace, seconds: float) -> str:

@@ -46,6 +46,8 @@ def read_text(argument: str | None, name: str) -> str:
     if argument is None and sys.stdin.isatty():
         raise UsageError(f"{name}: give it as an argument, or pipe it in")
     text = sys.stdin.read()
+    if argument is None and not text:
+        raise UsageError(f"{name}: there is none, and standard input is empty")
     return text.removesuffix("\n")
 
 

@@ -1,10 +1,13 @@
 import asyncio
 import json
+import os
 import signal
 
 import grpc
 import pytest
 from fakes.control_plane.inference_service import StreamFault
+
+from clients.cli import answers_file
 
 
 def write(path, *lines):
@@ -148,3 +151,15 @@ async def test_two_of_them_do_not_write_to_one_file(command_line, server, output
         pass
     server.service.gate.set()
     assert (await first).status == 0
+
+
+async def test_a_full_disk_names_the_file(command_line, server):
+    ended = await command_line("batch", "-", "--output", "/dev/full", stdin='{"prompt": "x"}', target=server.target)
+    assert ended.status == 2 and "--output: /dev/full is no file" in ended.err
+
+
+async def test_an_answer_that_cannot_be_written_names_the_file(command_line, server, output, monkeypatch):
+    output.touch()
+    monkeypatch.setattr(answers_file, "_locked", lambda path: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0))
+    ended = await command_line("batch", "-", "--output", str(output), stdin='{"prompt": "x"}', target=server.target)
+    assert (ended.status, ended.err) == (1, f"error: --output: {output}: No space left on device\n")

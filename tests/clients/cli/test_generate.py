@@ -145,3 +145,9 @@ async def test_prompt_logprobs_come_first(command_line, server, flags):
     assert server.service.seen[0].output.prompt_logprobs == 1
     lines = ended.out.splitlines()
     assert (len(lines), lines[0].split()[0], lines[3]) == (4, "-", "100 101 102 103 104 ")
+
+
+@pytest.mark.parametrize("command", ["generate", "tokenize"])
+async def test_no_prompt_is_bad_usage(command_line, server, command):
+    ended = await command_line(command, target=server.target)
+    assert (ended.status, "there is none, and standard input is empty" in ended.err, server.service.seen) == (2, True, [])

@@ -1,5 +1,6 @@
 """`profile`, against a whole service."""
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -43,3 +44,25 @@ async def test_what_cannot_be_is_said_in_one_line(command_line, service, tmp_pat
     assert nowhere.status == 2 and "is no folder" in nowhere.err
     elsewhere = await command_line("profile", "start", "--target", f"127.0.0.1:{service.server.plane.ports['address']}")
     assert elsewhere.status == 1 and elsewhere.err.startswith("error: UNIMPLEMENTED: ")
+
+
+async def test_an_output_that_cannot_be_written_ends_it_before_it_begins(command_line, service, tmp_path):
+    for action in ("run", "stop"):
+        full = await command_line("profile", action, "-o", "/dev/full", *admin(service))
+        assert (full.status, full.out, full.err) == (2, "", "error: --output: /dev/full: No space left on device\n")
+    kept = tmp_path / "t.json"
+    kept.write_text("what stands there")
+    nothing = await command_line("profile", "stop", "-o", str(kept), *admin(service))
+    assert (nothing.status, kept.read_text()) == (1, "what stands there")
+    new = await command_line("profile", "stop", "-o", str(tmp_path / "new.json"), *admin(service))
+    assert new.status == 1 and not (tmp_path / "new.json").exists()
+
+
+async def test_a_trace_that_cannot_be_written_names_the_file(command_line, service, tmp_path, monkeypatch):
+    def fail(trace, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("clients.chrome_trace.ChromeTrace.write", fail)
+    output = tmp_path / "trace.json"
+    ended = await command_line("profile", "run", "--seconds", "0.2", "-o", str(output), *admin(service))
+    assert ended.status == 1 and ended.err.endswith(f"error: --output: {output}: No space left on device\n")
