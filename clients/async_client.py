@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.connection import DEFAULT_TARGET, Credentials, open_async_channel
 from clients.conversation import MessageLike
-from clients.errors import ServingError, client_closed, from_status, rate_limits
+from clients.errors import ClientClosed, ServingError, from_status, rate_limits
 from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many, check_concurrency
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, prompt_tokenize_request, taking_request, tokenize_request
@@ -202,7 +202,7 @@ class AsyncClient:
 
     def _channel(self, target: str) -> grpc.aio.Channel:
         if self._closed.is_set():
-            raise client_closed()
+            raise ClientClosed()
         if target not in self._channels:
             self._channels[target] = open_async_channel(target, self._credentials)
         return self._channels[target]
@@ -213,4 +213,4 @@ def _closed_underneath(request_id: str = "") -> ServingError:
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise asyncio.CancelledError
-    return client_closed(request_id)
+    return ClientClosed(request_id)

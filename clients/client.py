@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from clients.connection import DEFAULT_TARGET, Credentials, open_channel
 from clients.conversation import MessageLike
-from clients.errors import RpcStatus, ServingError, client_closed, from_status, rate_limits
+from clients.errors import ClientClosed, RpcStatus, ServingError, from_status, rate_limits
 from clients.many import DEFAULT_CONCURRENCY, Outcome, answer_many_in_threads, check_concurrency, pause_of_refusal
 from clients.reconnection import Attempts, RetryLimits, Targets
 from clients.request import Request, detokenize_request, taking_request, tokenize_request
@@ -209,7 +209,7 @@ class Client:
 
     def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
-            raise client_closed()
+            raise ClientClosed()
 
     @contextmanager
     def _closed_meanwhile(self) -> Iterator[None]:
@@ -218,8 +218,8 @@ class Client:
             yield
         except ValueError:
             if self._closed.is_set():
-                raise client_closed() from None
+                raise ClientClosed() from None
             raise
 
     def _error(self, error: grpc.RpcError, request_id: str = "") -> ServingError:
-        return client_closed(request_id) if self._closed.is_set() else from_status(cast(RpcStatus, error), request_id)
+        return ClientClosed(request_id) if self._closed.is_set() else from_status(cast(RpcStatus, error), request_id)

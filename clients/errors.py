@@ -51,9 +51,11 @@ class ResumeExhausted(ServingError):
     """A stream broke and could not be resumed within `resume_seconds`."""
 
 
-def client_closed(request_id: str = "") -> ServingError:
-    """The error of a call whose own client was closed."""
-    return ServingError(grpc.StatusCode.CANCELLED, "the client was closed", request_id)
+class ClientClosed(ServingError):
+    """The client was closed under a call of its own."""
+
+    def __init__(self, request_id: str = "") -> None:
+        super().__init__(grpc.StatusCode.CANCELLED, "the client was closed", request_id)
 
 
 def invalid(message: str) -> ServingError:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from starlette.exceptions import HTTPException
 
-from clients.errors import ServingError
+from clients.errors import ClientClosed, ServingError
 from pypto_serving.inference.v1 import inference_pb2 as pb
 
 _WIRE = (pb.GenerationSpec, pb.SamplingParams, pb.StoppingParams, pb.OutputOptions, pb.Constraint, pb.Chat, pb.Resume, pb.TokenizeRequest)
@@ -64,6 +64,8 @@ _OTHER = (500, "server_error", "internal_error")
 
 def from_serving_error(error: ServingError) -> ApiError:
     """What a failed call is to an HTTP client."""
+    if isinstance(error, ClientClosed):  # by the gateway itself, whose end it is
+        error = ServingError(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down", error.request_id)
     status, kind, code = _STATUSES.get(error.code, _OTHER)
     if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after_seconds is None:
         status, kind, code = 413, "invalid_request_error", "request_too_large"

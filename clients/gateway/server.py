@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import socket
 import ssl
@@ -32,6 +31,8 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 #: Longer than the minute for which proxies and clients keep idle connections: who closes first loses no request.
 _KEEP_ALIVE_SECONDS = 75
+#: For the errors that answers end with at the end, and then for routes to notice that their clients are gone.
+_LAST_WRITES_SECONDS = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -56,7 +57,7 @@ class GatewayServer:
         """Serve until asked to stop; running answers get --drain-seconds to end, or no time after a second signal."""
         gateway = _gateway(self._config)
         server = _Server(_uvicorn_config(gateway, self._config))
-        stopping = [asyncio.create_task(self._drain(server)), asyncio.create_task(self._stop_at_once(server))]
+        stopping = asyncio.create_task(self._end(server, gateway))
         await gateway.planes.start()
         gateway.live_state.start()
         try:
@@ -66,18 +67,30 @@ class GatewayServer:
             self.started.set()
             await server.serve([self._socket])
         finally:
-            for task in stopping:
-                task.cancel()
+            stopping.cancel()
             await gateway.live_state.close()
             await gateway.planes.close()
             self._socket.close()
+            _log.info("stopped")
 
-    async def _drain(self, server: uvicorn.Server) -> None:
+    async def _end(self, server: uvicorn.Server, gateway: Gateway) -> None:
+        """Drain, then let every answer that still runs end with an error, and drop whoever does not take it.
+
+        uvicorn, which is done as soon as nothing runs, would cancel answers instead: a 500, or a stream that just breaks.
+        """
         await self._stop.drain.wait()
+        seconds, metrics = self._config.drain_seconds, gateway.metrics
+        _log.info("draining", extra={"requests": metrics.num_live, "drain_seconds": seconds})
         server.should_exit = True
-
-    async def _stop_at_once(self, server: uvicorn.Server) -> None:
-        await self._stop.at_once.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.at_once.wait(), seconds)
+        if metrics.num_live:
+            _log.warning("requests cut off", extra={"requests": metrics.num_live})
+        await gateway.planes.close()
+        await asyncio.sleep(_LAST_WRITES_SECONDS)
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(_LAST_WRITES_SECONDS)
         server.force_exit = True
 
 
@@ -138,7 +151,6 @@ def _uvicorn_config(gateway: Gateway, config: GatewayConfig) -> uvicorn.Config:
         server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(config.drain_seconds),
         ssl_certfile=tls.cert,
         ssl_keyfile=tls.key,
         ssl_ca_certs=tls.ca,

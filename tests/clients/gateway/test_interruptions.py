@@ -144,3 +144,46 @@ async def test_a_full_queue_says_when_to_come_back(fake_front):
     answer = await fake_front.http.post(COMPLETIONS, json={"prompt": "x", "stream": True})
     assert (answer.status_code, answer.headers["retry-after"], answer.headers["retry-after-ms"]) == (429, "2", "1500")
     assert answer.json()["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+async def test_what_runs_when_a_drain_ends_is_told_so(caplog, is_at_once):
+    caplog.set_level("INFO")
+    service = FakeInferenceService(free_tokens=2)
+    service.gate.clear()
+    flags = ("--drain-seconds", "60" if is_at_once else "0.1")
+    async with FakeServer(service) as server, running_gateway(server.target, flags=flags) as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            asked = [
+                asyncio.create_task(http.post(path, json={"prompt": "x", "messages": message, "input": "x", "stream": stream}))
+                for path in (COMPLETIONS, "/v1/chat/completions", "/v1/responses")
+                for stream in (False, True)
+                for message in [[{"role": "user", "content": "x"}]]
+            ]
+            while len(service.seen) < len(asked):
+                await asyncio.sleep(0.005)
+            for _ in range(2 if is_at_once else 1):
+                gateway.stop.request_stop()
+            answers = await asyncio.gather(*asked)
+        await gateway.task
+    for whole, stream in zip(answers[::2], answers[1::2], strict=True):
+        assert (whole.status_code, whole.json()["error"]["code"]) == (503, "unavailable")
+        assert stream.status_code == 200 and "[DONE]" not in stream.text
+        assert all("the gateway is shutting down" in told.text for told in (whole, stream))
+    assert "Exception in ASGI application" not in caplog.text
+    told = [record.getMessage() for record in caplog.records if record.name == "clients.gateway.server"]
+    assert told == ["serving", "draining", "requests cut off", "stopped"]
+
+
+async def test_a_client_that_never_sends_its_body_does_not_hold_up_the_end(caplog):
+    async with FakeServer(FakeInferenceService()) as server, running_gateway(server.target, flags=("--drain-seconds", "0.1")) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.server.port)
+        writer.write(f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n".encode())
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            while "gateway_live_requests 2.0" not in (await http.get("/metrics")).text:
+                await asyncio.sleep(0.005)
+        gateway.stop.request_stop()
+        assert await reader.read() == b""
+        await gateway.task
+        writer.close()
+    assert not [record for record in caplog.records if record.name == "uvicorn.error"]
