@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import grpc
 
@@ -24,8 +25,12 @@ from pypto_serving.process.trouble_log import TroubleLog
 
 _log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 _CHECK_SECONDS = 2.0
 _PROBE_SECONDS = 1.0
+#: A little longer than it takes to say why nobody can be reached: for one that has been reached, and does not answer.
+_ANSWER_SECONDS = 2.0
 #: An unknown model is looked for no more often.
 _LOOK_SECONDS = 1.0
 
@@ -109,22 +114,23 @@ class ControlPlanes:
         self._troubles = dict.fromkeys(options.targets, "nobody has asked it yet")  # of those that do not serve
         self._trouble_logs = {target: TroubleLog(_log) for target in options.targets}
         self._looked_at = float("-inf")
-        self._checking: asyncio.Task[None] | None = None
+        self._reached: set[str] = set()  # at any time
+        self._checking: list[asyncio.Task[None]] = []
 
     def _probe(self, target: str) -> AsyncClient:
         return AsyncClient(target, connect_seconds=_PROBE_SECONDS, resume_seconds=0, credentials=self._options.credentials)
 
     async def start(self) -> None:
         """Look once, and begin to look again and again."""
-        await self._check()
+        await asyncio.gather(*map(self._check, self._probes))
         with suppress(ServingError):
             await self.models(None)
-        self._checking = asyncio.create_task(self._keep_checking())
+        self._checking = [asyncio.create_task(self._keep_checking(target)) for target in self._probes]
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._checking:
-            self._checking.cancel()
+        for checking in self._checking:
+            checking.cancel()
         for client in (*self._probes.values(), *(served.client for served in self._served.values())):
             await client.close()
 
@@ -137,7 +143,7 @@ class ControlPlanes:
     async def models(self, api_key: str | None) -> list[Model]:
         """All models, by name; raises ServingError when nobody tells any."""
         asked = sorted(self._serving) or list(self._probes)
-        calls = (self._probes[target].with_api_key(api_key).models() for target in asked)
+        calls = (_in_time(target, self._probes[target].with_api_key(api_key).models()) for target in asked)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         for target, models in zip(asked, answers, strict=True):
@@ -175,22 +181,34 @@ class ControlPlanes:
             is_usable = target in self._serving and any(model.name == name for model in models)
             (served.targets.usable.add if is_usable else served.targets.usable.discard)(target)
 
-    async def _keep_checking(self) -> None:
+    async def _keep_checking(self, target: str) -> None:
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
-            await self._check()
+            try:
+                await self._check(target)
+            except Exception:
+                _log.exception("a defect of the gateway, in a check of a control plane", extra={"target": target})
 
-    async def _check(self) -> None:
-        troubles = await asyncio.gather(*(_trouble(probe) for probe in self._probes.values()))
-        for target, trouble in zip(self._probes, troubles, strict=True):
-            log = self._trouble_logs[target]
-            if trouble:
-                self._troubles[target] = trouble
-                log.note(f"control plane {target}: {trouble}", is_missing=trouble in (_NO_ANSWER, _NOT_SERVING))
-            elif self._troubles.pop(target, None):
-                log.reached()
-                _log.info("control plane serves", extra={"target": target})
-            self._note_serving(target, not trouble)
+    async def _check(self, target: str) -> None:
+        trouble, log = await self._trouble_at(target), self._trouble_logs[target]
+        if trouble:
+            self._troubles[target] = trouble
+            log.note(f"control plane {target}: {trouble}", is_missing=trouble in (_NO_ANSWER, _NOT_SERVING))
+        elif self._troubles.pop(target, None):
+            log.reached()
+            _log.info("control plane serves", extra={"target": target})
+        self._note_serving(target, not trouble)
+
+    async def _trouble_at(self, target: str) -> str:
+        """Why a control plane would not take a request; empty if it would."""
+        try:
+            is_serving = await _in_time(target, self._probes[target].is_serving())
+        except ServerUnreachable as error:
+            return connection_problem(error.message, target in self._reached) or _NO_ANSWER
+        except ServingError as error:
+            return f"{error.code.name}: {error.message}"
+        self._reached.add(target)
+        return "" if is_serving else _NOT_SERVING
 
     def _note_serving(self, target: str, is_serving: bool) -> None:
         (self._serving.add if is_serving else self._serving.discard)(target)
@@ -201,14 +219,13 @@ class ControlPlanes:
                 served.targets.usable.discard(target)
 
 
-async def _trouble(probe: AsyncClient) -> str:
-    """Why a control plane would not take a request; empty if it would."""
+async def _in_time(target: str, answer: Awaitable[R]) -> R:
+    """The answer of a control plane; raises ServerUnreachable where none comes."""
     try:
-        return "" if await probe.is_serving() else _NOT_SERVING
-    except ServerUnreachable as error:
-        return connection_problem(error.message) or _NO_ANSWER
-    except ServingError as error:
-        return f"{error.code.name}: {error.message}"
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await answer
+    except TimeoutError:
+        raise ServerUnreachable(grpc.StatusCode.UNAVAILABLE, f"no answer from {target} within {_ANSWER_SECONDS:g} s") from None
 
 
 def _is_about_keys(error: BaseException) -> bool:

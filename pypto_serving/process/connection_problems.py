@@ -8,14 +8,18 @@ _PROBLEMS = (
     (r"certificate is not yet valid", "its certificate is not valid yet"),
     (r"CERTIFICATE_VERIFY_FAILED", "its certificate comes from no authority that is trusted here: name the one that it comes from"),
     (r"Hostname Verification Check failed", "its certificate is for another host"),
-    # A server that wants TLS, or a certificate, just hangs up.
-    (r"(failed to connect|handshak).*(Socket closed|reset by peer)", "it hangs up: it may ask for TLS, or for a client's certificate"),
+)
+#: A server that wants TLS, or a certificate, just hangs up; so does one that was reached before, when it dies.
+_HANGS_UP = (
+    r"(failed to connect|handshak).*(Socket closed|reset by peer)",
+    "it hangs up: it may ask for TLS, or for a client's certificate",
 )
 
 
-def connection_problem(details: str) -> str | None:
+def connection_problem(details: str, was_reached: bool = False) -> str | None:
     """What is wrong with a server, or with how it was called, by the details of a status; None where these speak for themselves."""
-    return next((problem for pattern, problem in _PROBLEMS if re.search(pattern, details)), None)
+    problems = _PROBLEMS if was_reached else (*_PROBLEMS, _HANGS_UP)
+    return next((problem for pattern, problem in problems if re.search(pattern, details)), None)
 
 
 def explained(status: str, details: str | None, flags: str = "") -> str:

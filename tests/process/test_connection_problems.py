@@ -64,3 +64,9 @@ def test_what_speaks_for_itself_stays() -> None:
     assert explained("CANCELLED", None) == "CANCELLED"
     said = explained("UNAVAILABLE", "... WRONG_VERSION_NUMBER ...", "--tls-ca")
     assert said == "UNAVAILABLE: cannot be talked to: it speaks plain text: leave TLS off (flags: --tls-ca)"
+
+
+def test_who_was_reached_before_hangs_up_for_other_reasons():
+    details = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Socket closed"
+    assert "may ask for TLS" in str(connection_problem(details))
+    assert connection_problem(details, was_reached=True) is None

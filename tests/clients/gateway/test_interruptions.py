@@ -1,6 +1,7 @@
 """Streams that break, clients that go away, and servers that are not there."""
 
 import asyncio
+import socket
 
 import httpx
 import pytest
@@ -187,3 +188,57 @@ async def test_a_client_that_never_sends_its_body_does_not_hold_up_the_end(caplo
         await gateway.task
         writer.close()
     assert not [record for record in caplog.records if record.name == "uvicorn.error"]
+
+
+async def until_ready(http, status):
+    while (ready := await http.get("/ready")).status_code != status:
+        await asyncio.sleep(0.02)
+    return ready.json()
+
+
+async def test_a_control_plane_that_says_nothing_hides_no_other(monkeypatch):
+    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and no more
+        target = f"127.0.0.1:{mute.getsockname()[1]}"
+        async with FakeServer(FakeInferenceService()) as well, running_gateway(target, well.target) as gateway:
+            monkeypatch.setattr("clients.gateway.control_planes._ANSWER_SECONDS", 600.0)
+            async with httpx.AsyncClient(base_url=gateway.url) as http:
+                for is_serving in (False, True):
+                    await well.set_serving(is_serving)
+                    await until_ready(http, 200 if is_serving else 503)
+
+
+async def test_a_control_plane_that_falls_silent_does_not_serve(monkeypatch):
+    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    server, answers = FakeServer(FakeInferenceService()), asyncio.Event()
+    check = server.health.Check
+
+    async def check_if_let(request, context):
+        await answers.wait()
+        return await check(request, context)
+
+    server.health.Check = check_if_let
+    answers.set()
+    async with server, running_gateway(server.target) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        await until_ready(http, 200)
+        answers.clear()
+        monkeypatch.setattr("clients.gateway.control_planes._ANSWER_SECONDS", 0.02)
+        assert (await until_ready(http, 503))["error"]["message"] == f"no control plane serves: {server.target}: no answer"
+        monkeypatch.undo()
+        answers.set()
+        await until_ready(http, 200)
+
+
+async def test_a_check_that_fails_of_a_defect_is_logged_and_tried_again(caplog, monkeypatch):
+    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    async with (
+        FakeServer(FakeInferenceService()) as server,
+        running_gateway(server.target) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        with monkeypatch.context() as defect:
+            defect.setattr("clients.async_client.AsyncClient.is_serving", lambda client: 1 / 0)
+            while "a defect of the gateway, in a check of a control plane" not in caplog.text:
+                await asyncio.sleep(0.02)
+        await server.set_serving(False)
+        await until_ready(http, 503)
