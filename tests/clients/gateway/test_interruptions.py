@@ -9,6 +9,7 @@ from fakes.control_plane.inference_service import FakeInferenceService, FakeServ
 from grpc import StatusCode
 from harness.running_gateway import running_gateway
 
+from clients.async_client import AsyncClient
 from clients.gateway import control_planes
 
 COMPLETIONS = "/v1/completions"
@@ -102,14 +103,14 @@ async def test_without_a_control_plane_it_lives_and_is_not_ready(dead_target):
 async def test_the_log_tells_once_that_a_control_plane_is_away_and_that_it_is_back(caplog, monkeypatch):
     monkeypatch.setattr(control_planes, "_CHECK_SECONDS", 0.02)
     caplog.set_level("INFO")
-    look, num_looks = control_planes._trouble, 0
+    look, num_looks = AsyncClient.is_serving, 0
 
     async def counted(probe):
         nonlocal num_looks
         num_looks += 1
         return await look(probe)
 
-    monkeypatch.setattr(control_planes, "_trouble", counted)
+    monkeypatch.setattr(AsyncClient, "is_serving", counted)
 
     def told():
         return [record.getMessage() for record in caplog.records if record.name == "clients.gateway.control_planes"]
@@ -197,11 +198,11 @@ async def until_ready(http, status):
 
 
 async def test_a_control_plane_that_says_nothing_hides_no_other(monkeypatch):
-    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(control_planes, "_CHECK_SECONDS", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and no more
         target = f"127.0.0.1:{mute.getsockname()[1]}"
         async with FakeServer(FakeInferenceService()) as well, running_gateway(target, well.target) as gateway:
-            monkeypatch.setattr("clients.gateway.control_planes._ANSWER_SECONDS", 600.0)
+            monkeypatch.setattr(control_planes, "_ANSWER_SECONDS", 600.0)
             async with httpx.AsyncClient(base_url=gateway.url) as http:
                 for is_serving in (False, True):
                     await well.set_serving(is_serving)
@@ -209,7 +210,7 @@ async def test_a_control_plane_that_says_nothing_hides_no_other(monkeypatch):
 
 
 async def test_a_control_plane_that_falls_silent_does_not_serve(monkeypatch):
-    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(control_planes, "_CHECK_SECONDS", 0.02)
     server, answers = FakeServer(FakeInferenceService()), asyncio.Event()
     check = server.health.Check
 
@@ -222,7 +223,7 @@ async def test_a_control_plane_that_falls_silent_does_not_serve(monkeypatch):
     async with server, running_gateway(server.target) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         await until_ready(http, 200)
         answers.clear()
-        monkeypatch.setattr("clients.gateway.control_planes._ANSWER_SECONDS", 0.02)
+        monkeypatch.setattr(control_planes, "_ANSWER_SECONDS", 0.02)
         assert (await until_ready(http, 503))["error"]["message"] == f"no control plane serves: {server.target}: no answer"
         monkeypatch.undo()
         answers.set()
@@ -230,14 +231,14 @@ async def test_a_control_plane_that_falls_silent_does_not_serve(monkeypatch):
 
 
 async def test_a_check_that_fails_of_a_defect_is_logged_and_tried_again(caplog, monkeypatch):
-    monkeypatch.setattr("clients.gateway.control_planes._CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(control_planes, "_CHECK_SECONDS", 0.02)
     async with (
         FakeServer(FakeInferenceService()) as server,
         running_gateway(server.target) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as http,
     ):
         with monkeypatch.context() as defect:
-            defect.setattr("clients.async_client.AsyncClient.is_serving", lambda client: 1 / 0)
+            defect.setattr(AsyncClient, "is_serving", lambda client: 1 / 0)
             while "a defect of the gateway, in a check of a control plane" not in caplog.text:
                 await asyncio.sleep(0.02)
         await server.set_serving(False)
