@@ -79,7 +79,7 @@ def test_load_is_niced_where_that_is_asked_for() -> None:
 
 @pytest.mark.slow
 def test_a_control_plane_is_measured(tmp_path: Path) -> None:
-    model = make_checkpoint(tmp_path, "llama", max_position_embeddings=256)
+    model = make_checkpoint(tmp_path, "llama")
     rows = list(
         measure_tokens(Scale(model, num_frontends=0, rounds=1, max_tokens=32, watch_seconds=1.0, num_probes=1, num_calls=1, num_held=1))
     )

@@ -60,7 +60,9 @@ def test_a_front_end_waits_for_a_scheduler_and_that_for_its_lease(model: Path, d
     with front_end(model, [f"127.0.0.1:{port}"]) as front:
         found = [probe(front, name) for name in ("startupz", "livez", "readyz")]
         assert found[:2] == [OK, OK] and found[2][0] == 503
-        assert found[2][1].startswith(f"no scheduler is in session: 127.0.0.1:{port}: UNAVAILABLE: ")
+        while (answer := probe(front, "readyz")) == (503, "no scheduler is in session: not dialled yet"):
+            time.sleep(0.05)
+        assert answer[0] == 503 and answer[1].startswith(f"no scheduler is in session: 127.0.0.1:{port}: UNAVAILABLE: ")
         with scheduler(model, [device], "--frontend-port", str(port), *lease) as first:
             becomes(first, "readyz", OK)
             becomes(front, "readyz", OK)
