@@ -207,8 +207,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         if self._sessions.get(session.front_end_id) is session:
             del self._sessions[session.front_end_id]
             self._engine.close_front_end(session)
-            if end.code is not grpc.StatusCode.OK:
-                self._expect_requests()
+            self._expect_requests()  # whatever the end: a connection that broke can look like one that was closed
             self._profiler.left(session)
             _log.info("front end gone", extra={"front_end": session.front_end_id, "epoch": session.epoch, "reason": end.message})
 
