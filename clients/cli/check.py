@@ -112,22 +112,22 @@ def _versions() -> Iterator[Finding]:
 
 
 def _requirements() -> Iterator[Finding]:
-    """Installed packages that are not of the version that we ask for."""
+    """Packages that are not of the version that we ask for, in what is installed of us: some extras ask for other versions than others."""
     try:
         from packaging.requirements import Requirement
 
         wanted = [Requirement(text) for text in importlib.metadata.requires("pypto-serving") or ()]
+        extras = importlib.metadata.metadata("pypto-serving").get_all("Provides-Extra") or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
         yield Finding(
             "warn", "versions", "not compared: neither an installed pypto-serving nor the package `packaging` says what is needed"
         )
         return
+    parts = [[each for each in wanted if each.marker is None or each.marker.evaluate({"extra": extra})] for extra in ("", *extras)]
+    installed = {each for part in parts if all(_installed_version(each.name) for each in part) for each in part}
     num_good = 0
-    for requirement in wanted:
-        try:
-            found = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # an extra that is not installed
+    for requirement in sorted(installed, key=str):
+        found = _installed_version(requirement.name) or ""
         if requirement.specifier.contains(found.partition("+")[0], prereleases=True):
             num_good += 1
         else:
@@ -135,6 +135,13 @@ def _requirements() -> Iterator[Finding]:
                 "wrong", "versions", f"{requirement.name} is {found}, needed is {requirement.specifier}: install with constraints.txt"
             )
     yield Finding("ok", "versions", f"{num_good} packages are as needed")
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _ports() -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from email.message import Message
 
 import pytest
 from fakes.network.certificates import CertificateDirectory
@@ -93,6 +94,20 @@ async def test_check_reads_certificates(command_line, tmp_path, monkeypatch):
     assert good.status == 0 and "until" in levels(good.out)["certificate", "ok"]
     mixed = await command_line("check", "--json", "--tls-cert", str(one.cert), "--tls-key", str(other.key))
     assert mixed.status == 1 and "are no certificate and its unencrypted key" in levels(mixed.out)["certificate", "wrong"]
+
+
+async def test_check_compares_the_versions_of_what_is_installed_of_us(command_line, monkeypatch):
+    monkeypatch.setattr("clients.cli.check._worker", lambda model: iter(()))
+    told = Message()
+    for extra in ("worker", "npu"):
+        told["Provides-Extra"] = extra
+    monkeypatch.setattr("importlib.metadata.metadata", lambda package: told)
+    needed = ["grpcio>=999", "torch>=2 ; extra == 'worker'", "torch==1.0 ; extra == 'npu'", "no-such-package ; extra == 'npu'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda package: needed)
+    ended = await command_line("check", "--json")
+    wrong = [json.loads(line)["text"] for line in ended.out.splitlines() if json.loads(line)["level"] == "wrong"]
+    assert ended.status == 1 and len(wrong) == 1 and wrong[0].startswith("grpcio is ") and "needed is >=999" in wrong[0]
+    assert levels(ended.out)["versions", "ok"] == "1 packages are as needed"
 
 
 @pytest.mark.slow
