@@ -3,9 +3,17 @@
 import asyncio
 from collections.abc import Callable
 
+import grpc.aio
+
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition()` holds; TimeoutError after a minute."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+async def until_first_token(call: grpc.aio.UnaryStreamCall) -> None:
+    """Read a stream up to its first token: from then on its request has run."""
+    while not (await call.read()).HasField("delta"):
+        pass

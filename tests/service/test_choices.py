@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 from harness.caller import Caller
 from harness.service import Service, scripted_service, status_of
-from harness.waiting import until
+from harness.waiting import until, until_first_token
 
 from clients import AsyncClient
 from clients.request import Request, generation_spec
@@ -63,8 +63,7 @@ async def test_idn_03_cancelling_several_choices(scripted_model: Path) -> None:
     async with scripted_service(scripted_model, max_model_len=4200, num_pages=1200, page_tokens=16, step_seconds=0.002) as service:
         spec = generation_spec(Request("x:", n=4, max_tokens=4096, ignore_eos=True))
         call = service.stub.GenerateStream(pb.GenerateStreamRequest(spec=spec))
-        while not (await call.read()).HasField("delta"):
-            pass
+        await until_first_token(call)
         call.cancel()
         state = await service.until_at_rest()
         num_steps = len(service.worker.steps)

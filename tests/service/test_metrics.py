@@ -11,7 +11,7 @@ import pytest
 from fakes.text.tokenizers import EOS
 from grpc_health.v1 import health_pb2
 from harness.service import Service, scripted_service, status_of
-from harness.waiting import until
+from harness.waiting import until, until_first_token
 
 from clients.request import Request, generation_spec
 from pypto_serving.inference.v1 import inference_pb2 as pb
@@ -26,11 +26,6 @@ def stream(service: Service, name: str, timeout: float | None = None, **fields: 
     return service.stub.GenerateStream(pb.GenerateStreamRequest(spec=spec), timeout=timeout)
 
 
-async def begun(call: grpc.aio.UnaryStreamCall) -> None:
-    while not (await call.read()).HasField("delta"):
-        pass
-
-
 async def drained(call: grpc.aio.UnaryStreamCall) -> None:
     while await call.read() is not grpc.aio.EOF:
         pass
@@ -43,7 +38,7 @@ async def disturb(service: Service) -> None:
     await asyncio.gather(*calls)
     await asyncio.gather(*(service.unary(token_ids=[97] * 30 + [58], max_tokens=2) for _ in range(3)))
     call = stream(service, "x", max_tokens=60, request_id="x")
-    await begun(call)
+    await until_first_token(call)
     assert await status_of(service.unary("x:", request_id="x")) == "ALREADY_EXISTS"
     call.cancel()
     await service.refusal("x:", temperature=-1)
@@ -131,7 +126,7 @@ async def test_met_04_each_request_is_counted_once_by_outcome(scripted_model: Pa
         assert await all_of(status_of(drained(call)) for call in calls) == ["DEADLINE_EXCEEDED"] * 10
         await service.until_at_rest()
         calls = [stream(service, "lost", max_tokens=200) for _ in TEN]
-        await all_of(begun(call) for call in calls)
+        await all_of(until_first_token(call) for call in calls)
         await service.worker.kill()
         assert await all_of(status_of(drained(call)) for call in calls) == ["UNAVAILABLE"] * 10
         await service.worker.start()
@@ -143,7 +138,7 @@ async def test_met_04_each_request_is_counted_once_by_outcome(scripted_model: Pa
 async def cancel_twenty(service: Service) -> None:
     """Cancel ten requests while they generate, and ten that wait for them."""
     running = [stream(service, "run", max_tokens=240) for _ in TEN]
-    await all_of(begun(call) for call in running)
+    await all_of(until_first_token(call) for call in running)
     queued = [stream(service, "wait", max_tokens=240) for _ in TEN]
     await all_of(call.read() for call in queued)
     while (await service.state()).num_waiting < 10:

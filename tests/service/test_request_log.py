@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 from harness.service import Service, scripted_service, status_of
-from harness.waiting import until
+from harness.waiting import until, until_first_token
 
 from clients.request import Request, generation_spec
 from control_plane.edge.service.admission.admission import Admission
@@ -72,8 +72,7 @@ async def test_a_line_says_who_asked_what_it_cost_and_how_it_ended(guarded: Serv
 async def test_a_stream_that_its_client_leaves_has_a_line(scripted: Service, lines: Lines) -> None:
     spec = generation_spec(Request("endless:", max_tokens=200, request_id="left"))
     call = scripted.stub.GenerateStream(pb.GenerateStreamRequest(spec=spec))
-    while not (await call.read()).HasField("delta"):
-        pass
+    await until_first_token(call)
     call.cancel()
     line = await lines.one()
     assert (line["request_id"], line["method"], line["code"], line["finish"]) == ("left", "GenerateStream", "cancelled", "none")
@@ -144,8 +143,8 @@ async def test_a_call_without_a_key_has_a_line_that_names_its_peer(guarded: Serv
 
 async def test_a_request_in_a_drain_has_a_line(scripted_model: Path, lines: Lines) -> None:
     async with scripted_service(scripted_model) as service:
-        running = generate(service, prompt="endless:", max_tokens=200)
-        await until(lambda: bool(len(service.server.plane.front_end.live)))
+        running = service.stub.GenerateStream(pb.GenerateStreamRequest(spec=generation_spec(Request("endless:", max_tokens=200))))
+        await until_first_token(running)
         service.server.stop.request_stop()
         await until(lambda: service.server.plane.front_end.live.is_closed)
         told = await told_id(generate(service, prompt="x:"))

@@ -13,6 +13,7 @@ import pytest
 from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness.running_control_plane import RunningControlPlane, running
+from harness.waiting import until_first_token
 
 from control_plane.edge.config import StreamOptions
 from control_plane.edge.flags import groups
@@ -38,8 +39,7 @@ def stream(channel: grpc.aio.Channel, max_tokens: int = 30, **fields: object) ->
 async def running_stream(server: RunningControlPlane, max_tokens: int = 30) -> grpc.aio.UnaryStreamCall:
     """A stream that has got its first token."""
     call = stream(server.channel(), max_tokens)
-    while (await call.read()).WhichOneof("event") != "delta":
-        pass
+    await until_first_token(call)
     return call
 
 

@@ -14,6 +14,7 @@ import pytest
 from fakes.text.model_directory import write_model_directory
 from fakes.worker.fake_worker import FakeWorker
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from harness.waiting import until_first_token
 
 from pypto_serving.inference.v1 import inference_pb2 as pb
 from pypto_serving.inference.v1 import inference_pb2_grpc
@@ -77,8 +78,7 @@ async def test_ops_03_sigterm_under_load(model: Path, worker: FakeWorker) -> Non
         spec = pb.GenerationSpec(token_ids=pb.TokenIds(ids=[96]), stopping=pb.StoppingParams(max_tokens=60))
         running = [stub.GenerateStream(pb.GenerateStreamRequest(spec=spec)) for _ in range(3)]
         for stream in running:
-            while not (await stream.read()).HasField("delta"):
-                pass
+            await until_first_token(stream)
         queued = [stub.GenerateStream(pb.GenerateStreamRequest(spec=spec)) for _ in range(2)]
         for stream in queued:
             await stream.read()
@@ -103,8 +103,7 @@ async def test_a_second_signal_ends_the_process_at_once(model: Path, worker: Fak
     async with grpc.aio.insecure_channel(address) as channel:
         spec = pb.GenerationSpec(token_ids=pb.TokenIds(ids=[96]))
         stream = inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(pb.GenerateStreamRequest(spec=spec))
-        while not (await stream.read()).HasField("delta"):
-            pass
+        await until_first_token(stream)
         worker.options = replace(worker.options, step_seconds=1.0)  # not so long that the worker hangs, which would end the drain
         process.send_signal(signal.SIGTERM)
         while json.loads(await process.stderr.readline())["message"] != "draining":

@@ -11,6 +11,7 @@ from fakes.text.model_directory import write_model_directory
 from fakes.worker.fake_worker import FakeWorker, FakeWorkerOptions
 from grpc_health.v1 import health_pb2
 from harness.running_control_plane import RunningControlPlane, running
+from harness.waiting import until_first_token
 
 from control_plane.edge.engine_thread import EngineThread
 from control_plane.edge.service import admin_service
@@ -50,8 +51,7 @@ async def test_the_state_shows_workers_links_and_sequences(model: Path, worker: 
     async with running(model, *flags) as server:
         await server.health_becomes(SERVING)
         first = stream(server, "first")
-        while not (await first.read()).HasField("delta"):
-            pass
+        await until_first_token(first)
         second = stream(server, "second")
         await second.read()
         state = await admin(server).GetState(admin_pb2.GetStateRequest(with_sequences=True))
@@ -71,8 +71,7 @@ async def test_token_ids_are_shown_only_when_they_are_asked_for(model: Path, wor
     async with running(model, "--worker", worker.address) as server:
         await server.health_becomes(SERVING)
         call = stream(server, "first")
-        while not (await call.read()).HasField("delta"):
-            pass
+        await until_first_token(call)
         (sequence,) = (await admin(server).GetState(admin_pb2.GetStateRequest(with_sequences=True))).sequences
         assert list(sequence.token_ids) == []
         (sequence,) = (await admin(server).GetState(admin_pb2.GetStateRequest(with_sequences=True, with_token_ids=True))).sequences
