@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import grpc.aio
 
+from pypto_serving.inference.v1 import inference_pb2 as pb
+
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition()` holds; TimeoutError after a minute."""
@@ -15,5 +17,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def until_first_token(call: grpc.aio.UnaryStreamCall) -> None:
     """Read a stream up to its first token: from then on its request has run."""
-    while not (await call.read()).HasField("delta"):
-        pass
+    has_run = False
+    while not has_run:
+        response = await call.read()
+        assert isinstance(response, pb.GenerateStreamResponse)
+        has_run = response.HasField("delta")
