@@ -1,27 +1,33 @@
 """Server-sent events."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping
+from typing import Generic, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from clients.errors import ServingError
-from clients.gateway.errors import ApiError, from_serving_error
+from clients.gateway.errors import from_serving_error
 from clients.gateway.metrics import GatewayMetrics
+from clients.gateway.replies.parts import StreamedReply
 from clients.gateway.service import disconnected
 
+E = TypeVar("E")
 
-class EventStream(Response):
-    """Streams texts that are whole events. A client that goes away cancels what makes them."""
+
+class EventStream(Response, Generic[E]):
+    """Streams a reply, which `events` make; they are closed at its end, or when the client goes away."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, texts: AsyncGenerator[str, None], headers: Mapping[str, str], metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, reply: StreamedReply[E], events: AsyncGenerator[E, None], headers: Mapping[str, str], metrics: GatewayMetrics
+    ) -> None:
         self.status_code = 200
         self.background = None
-        self._texts = texts
+        self._reply = reply
+        self._events = events
         self._metrics = metrics
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
@@ -42,18 +48,22 @@ class EventStream(Response):
 
     async def _stream(self, send: Send, send_part: Send) -> None:
         """Parts go past the framework's layers, which look at the start alone, and take a microsecond each."""
+        reply = self._reply
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for text in self._texts:
-                if text:
-                    self._metrics.num_events += 1
-                    await send_part({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await send_part({"type": "http.response.body", "body": b"", "more_body": False})
+            if text := reply.begin():
+                await send_part(self._part(text))
+            try:
+                async for event in self._events:
+                    if text := reply.event(event):
+                        await send_part(self._part(text))
+                text = reply.end()
+            except ServingError as error:
+                text = reply.fail(from_serving_error(error))
+            await send_part(self._part(text, is_last=True))
         finally:
-            await self._texts.aclose()
+            await self._events.aclose()
 
-
-def failure_event(error: ServingError | ApiError) -> str:
-    """The last event of a stream that fails: an error, and no [DONE]."""
-    told = error if isinstance(error, ApiError) else from_serving_error(error)
-    return f"data: {json.dumps(told.body)}\n\n"
+    def _part(self, text: str, is_last: bool = False) -> Message:
+        self._metrics.num_events += 1
+        return {"type": "http.response.body", "body": text.encode(), "more_body": not is_last}

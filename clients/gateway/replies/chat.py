@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from clients.gateway.parsers.answer import AnswerParser
 from clients.gateway.parsers.pieces import CallArguments, CallStarted, Content, Piece, Reasoning
-from clients.gateway.replies.parts import DONE, ReplyHead, UsageSum, logprob_shapes, quoted, usage_shape
+from clients.gateway.replies.parts import DONE, ReplyHead, StreamedReply, UsageSum, logprob_shapes, quoted, usage_shape
 from clients.gateway.replies.shapes import ChatChoice, ChatCompletion, MessageShape, ToolCallShape
 from clients.results import Choice, Completion, Delta, Event, Finished, FinishReason, TokenLogprob
 
@@ -14,7 +14,7 @@ MakeParser = Callable[[], AnswerParser | None]
 MakeId = Callable[[], str]
 
 
-class ChatStream:
+class ChatStream(StreamedReply[Event]):
     """Turns the events of a request into those of an SSE stream."""
 
     def __init__(self, head: ReplyHead, num_choices: int, make_parser: MakeParser, make_call_id: MakeId, include_usage: bool) -> None:

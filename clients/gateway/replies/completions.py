@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clients.gateway.replies.parts import DONE, ReplyHead, UsageSum, quoted, token_text, usage_shape
+from clients.gateway.replies.parts import DONE, ReplyHead, StreamedReply, UsageSum, quoted, token_text, usage_shape
 from clients.gateway.replies.shapes import CompletionChoice, CompletionLogprobs, TextCompletion
 from clients.results import Completion, Delta, Event, Finished, PromptLogprobs, TokenLogprob
 
@@ -52,7 +52,7 @@ class _StreamedChoice:
     has_begun: bool = False
 
 
-class CompletionStream:
+class CompletionStream(StreamedReply[Event | tuple[int, Event]]):
     """Turns the events of several prompts into those of one SSE stream; choice i of prompt p has the index p * n + i."""
 
     def __init__(self, head: ReplyHead, num_prompts: int, options: CompletionOptions) -> None:
@@ -64,8 +64,9 @@ class CompletionStream:
         num_choices = num_prompts * options.num_choices
         self._choices = [_StreamedChoice(LogprobColumns(options.num_top or 0)) for _ in range(num_choices)]
 
-    def event(self, prompt: int, event: Event) -> str:
-        """The events for one of a prompt's."""
+    def event(self, event: Event | tuple[int, Event]) -> str:
+        """The events for one of a prompt's, which comes with the index of its prompt where there are several."""
+        prompt, event = event if isinstance(event, tuple) else (0, event)
         match event:
             case PromptLogprobs():
                 self._prompt_logprobs[prompt] += event.entries

@@ -1,14 +1,20 @@
 """Parts of several answers."""
 
+import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
+from typing import Generic, TypeVar
 
+from clients.gateway.errors import ApiError
 from clients.gateway.replies.shapes import LogprobShape, TopLogprobShape, UsageShape
 from clients.results import Finished, Started, TokenLogprob, TopLogprob, Usage
 
 DONE = "data: [DONE]\n\n"
+
+E = TypeVar("E")
 
 #: JSON of a text, in ASCII: half a character, which UTF-8 has not, comes through.
 quoted = encode_basestring_ascii
@@ -34,6 +40,26 @@ class ReplyHead:
             f'"id":{quoted(self.id)},"object":"{kind}","created":{self.created},'
             f'"model":{quoted(self.model)},"system_fingerprint":{fingerprint}'
         )
+
+
+class StreamedReply(ABC, Generic[E]):
+    """Turns events of control planes into those of an SSE stream, as text; an empty one is none."""
+
+    def begin(self) -> str:
+        """The first events."""
+        return ""
+
+    @abstractmethod
+    def event(self, event: E) -> str:
+        """The events for one."""
+
+    def end(self) -> str:
+        """The last events."""
+        return ""
+
+    def fail(self, error: ApiError) -> str:
+        """The last event of a stream that fails: an error, and no [DONE]."""
+        return f"data: {json.dumps(error.body)}\n\n"
 
 
 def usage_shape(usage: Usage) -> UsageShape:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clients.gateway.errors import ApiError
-from clients.gateway.parsers.pieces import CallArguments, CallStarted, Piece, Reasoning
-from clients.gateway.replies.parts import ReplyHead
-from clients.results import Finished, FinishReason, Usage
+from clients.gateway.parsers.answer import AnswerParser
+from clients.gateway.parsers.pieces import CallArguments, CallStarted, Content, Piece, Reasoning
+from clients.gateway.replies.parts import ReplyHead, StreamedReply
+from clients.results import Event, Finished, FinishReason, Usage
 
 
 @dataclass(slots=True)
@@ -45,12 +46,16 @@ class _Item:
 _TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
 
 
-class ResponseStream:
-    """Turns pieces into the events of a response, which it also holds as a whole. `asked`: fields of the body that come back."""
+class ResponseStream(StreamedReply[Event]):
+    """Turns events into those of a response, which it also holds as a whole.
 
-    def __init__(self, head: ReplyHead, asked: Mapping[str, Any], make_call_id: Callable[[], str]) -> None:
+    `asked`: fields of the body that come back; `parser`: None where all text is content.
+    """
+
+    def __init__(self, head: ReplyHead, asked: Mapping[str, Any], parser: AnswerParser | None, make_call_id: Callable[[], str]) -> None:
         self._head = head
         self._asked = asked
+        self._parser = parser
         self._make_call_id = make_call_id
         self._output: list[dict[str, Any]] = []
         self._item: _Item | None = None
@@ -61,23 +66,29 @@ class ResponseStream:
         """The first events."""
         return self._event("response.created", response=self.response) + self._event("response.in_progress", response=self.response)
 
-    def pieces(self, pieces: Sequence[Piece]) -> str:
-        """The events for pieces."""
+    def event(self, event: Event) -> str:
+        """The events for one of the request's."""
+        if isinstance(event, Finished):
+            return self._pieces(self._parser.end() if self._parser else []) + self._finished(event)
+        if not event.text:
+            return ""
+        return self._pieces(self._parser.feed(event.text) if self._parser else [Content(event.text)])
+
+    def fail(self, error: ApiError) -> str:
+        """The last event of a stream that fails."""
+        self.response = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
+        return self._event("response.failed", response=self.response)
+
+    def _pieces(self, pieces: Sequence[Piece]) -> str:
         return "".join(self._piece(piece) for piece in pieces)
 
-    def end(self, finished: Finished) -> str:
-        """The last events."""
+    def _finished(self, finished: Finished) -> str:
         told = self._end_item()
         if finished.reason is FinishReason.LENGTH:
             self.response = self._response("incomplete", finished.usage)
             return told + self._event("response.incomplete", response=self.response)
         self.response = self._response("completed", finished.usage)
         return told + self._event("response.completed", response=self.response)
-
-    def fail(self, error: ApiError) -> str:
-        """The last event of a stream that fails."""
-        self.response = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
-        return self._event("response.failed", response=self.response)
 
     def _piece(self, piece: Piece) -> str:
         if isinstance(piece, CallStarted):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from clients.async_client import AsyncClient
 from clients.errors import ServingError
-from clients.gateway.event_stream import EventStream, failure_event
+from clients.gateway.event_stream import EventStream
 from clients.gateway.replies.completions import CompletionOptions, CompletionStream, text_completion
 from clients.gateway.replies.parts import ReplyHead
 from clients.gateway.replies.shapes import TextCompletion
@@ -20,7 +20,6 @@ from clients.gateway.routes.replies import documented, json_reply
 from clients.gateway.schemas.completions import CompletionRequest
 from clients.gateway.service import Caller, caller_of, gateway_of, started, unless_gone, whole
 from clients.gateway.translation.completions import completion_requests
-from clients.request import Request
 from clients.results import Event, Started
 
 ROUTER = APIRouter()
@@ -39,8 +38,10 @@ async def create_completion(body: CompletionRequest, http: HttpRequest) -> Respo
     requests = [replace(request, traceparent=caller.traceparent) for request in completion_requests(body, caller.request_id)]
     options = await _options(body, client)
     if body.stream:
-        texts = await unless_gone(http, _begin(client, requests, options, caller))
-        return EventStream(texts, caller.headers, gateway.metrics)
+        accepted = await unless_gone(http, _together([started(client, request, caller) for request in requests]))
+        reply = CompletionStream(_head(accepted[0][0], caller), len(requests), options)
+        streams = [events for _, events in accepted]
+        return EventStream(reply, _merged(streams) if len(streams) > 1 else streams[0], caller.headers, gateway.metrics)
     completions = await unless_gone(http, _together([whole(client, request, caller) for request in requests]))
     return json_reply(text_completion(_head(completions[0].started, caller), completions, options), caller)
 
@@ -67,30 +68,8 @@ async def _together(works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
             task.cancel()
 
 
-async def _begin(client: AsyncClient, requests: Sequence[Request], options: CompletionOptions, caller: Caller) -> AsyncGenerator[str, None]:
-    """The texts of a stream, as soon as all prompts have been accepted."""
-    accepted = await _together([started(client, request, caller) for request in requests])
-    stream = CompletionStream(_head(accepted[0][0], caller), len(requests), options)
-    return _texts(stream, [events for _, events in accepted])
-
-
-async def _texts(stream: CompletionStream, prompts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[str, None]:
-    try:
-        async with aclosing(_merged(prompts)) as events:
-            async for prompt, event in events:
-                yield stream.event(prompt, event)
-        yield stream.end()
-    except ServingError as error:
-        yield failure_event(error)
-
-
 async def _merged(prompts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
     """Events of all prompts as they come, each with the index of its prompt."""
-    if len(prompts) == 1:
-        async with aclosing(prompts[0]) as events:
-            async for event in events:
-                yield 0, event
-        return
     queue: asyncio.Queue[tuple[int, Event] | ServingError | None] = asyncio.Queue(_MAX_WAITING)
     pumps = [asyncio.ensure_future(_pump(index, events, queue)) for index, events in enumerate(prompts)]
     try:

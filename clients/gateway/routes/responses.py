@@ -1,17 +1,12 @@
 """/v1/responses."""
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from clients.errors import ServingError
-from clients.gateway.errors import from_serving_error
 from clients.gateway.event_stream import EventStream
-from clients.gateway.parsers.answer import AnswerParser
-from clients.gateway.parsers.pieces import Content
 from clients.gateway.replies.parts import ReplyHead
 from clients.gateway.replies.responses import ResponseStream
 from clients.gateway.replies.shapes import ResponseShape
@@ -20,7 +15,7 @@ from clients.gateway.routes.replies import documented, json_reply
 from clients.gateway.schemas.responses import ResponsesRequest
 from clients.gateway.service import caller_of, gateway_of, unless_gone
 from clients.gateway.translation.responses import chat_body
-from clients.results import Delta, Event, Finished, Started
+from clients.results import Delta, Finished, Started
 
 ROUTER = APIRouter()
 
@@ -32,19 +27,18 @@ async def create_response(body: ResponsesRequest, http: HttpRequest) -> Response
     gateway.check(body, caller)
     chat = await conversation(chat_body(body), http, caller)
     if body.stream:
-        return EventStream(await unless_gone(http, _begin(chat, body)), caller.headers, gateway.metrics)
+        first, events = await unless_gone(http, chat.started())
+        return EventStream(_reply(chat, body, first), events, caller.headers, gateway.metrics)
     completion = await unless_gone(http, chat.whole())
-    stream, parser = _stream(chat, body, completion.started)
-    choice = completion.choices[0]
-    pieces = parser.feed(choice.text) + parser.end() if parser else [Content(choice.text)]
-    stream.pieces(pieces)
-    stream.end(Finished(0, choice.finish_reason, choice.matched, choice.usage, choice.timing))
-    return json_reply(stream.response, caller)
+    reply, choice = _reply(chat, body, completion.started), completion.choices[0]
+    reply.event(Delta(0, choice.text, choice.token_ids, 0, choice.logprobs))
+    reply.event(Finished(0, choice.finish_reason, choice.matched, choice.usage, choice.timing))
+    return json_reply(reply.response, caller)
 
 
-def _stream(chat: Conversation, body: ResponsesRequest, first: Started) -> tuple[ResponseStream, AnswerParser | None]:
+def _reply(chat: Conversation, body: ResponsesRequest, first: Started) -> ResponseStream:
     head = ReplyHead.of(f"resp_{first.request_id}", first)
-    return ResponseStream(head, _asked(body), chat.call_id), chat.parser(first.prompt_token_ids)
+    return ResponseStream(head, _asked(body), chat.parser(first.prompt_token_ids), chat.call_id)
 
 
 def _asked(body: ResponsesRequest) -> dict[str, Any]:
@@ -65,23 +59,3 @@ def _asked(body: ResponsesRequest) -> dict[str, Any]:
 
 def _dumped(value: Any) -> Any:
     return value.model_dump(by_alias=True, exclude_unset=True) if value is not None else None
-
-
-async def _begin(chat: Conversation, body: ResponsesRequest) -> AsyncGenerator[str, None]:
-    """The texts of a stream, as soon as the request has been accepted."""
-    first, events = await chat.started()
-    return _texts(*_stream(chat, body, first), events)
-
-
-async def _texts(stream: ResponseStream, parser: AnswerParser | None, events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
-    try:
-        yield stream.begin()
-        async for event in events:
-            if isinstance(event, Delta) and event.text:
-                yield stream.pieces(parser.feed(event.text) if parser else [Content(event.text)])
-            elif isinstance(event, Finished):
-                yield stream.pieces(parser.end() if parser else []) + stream.end(event)
-    except ServingError as error:
-        yield stream.fail(from_serving_error(error))
-    finally:
-        await events.aclose()
