@@ -31,13 +31,16 @@ class EventLoop(uvloop.Loop):
 
 
 def _read_all(pair: socket, callback: Callable[..., Any], *args: Any) -> None:
-    """Call back for each byte that is there: it takes one out before it looks for events, so that none is forgotten."""
-    callback(*args)
+    """Call back with one byte left of those that are there: it takes that one out, and then all events.
+
+    A byte is put in after its event, so that none is forgotten.
+    """
     num_bytes = array("i", [0])
     fcntl.ioctl(pair, termios.FIONREAD, num_bytes)
     with suppress(BlockingIOError):  # another loop of this process reads from the same pair
-        for _ in range(num_bytes[0]):
-            callback(*args)
+        if num_bytes[0] > 1:
+            pair.recv(num_bytes[0] - 1)
+        callback(*args)
 
 
 def new_event_loop() -> EventLoop:

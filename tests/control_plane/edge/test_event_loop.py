@@ -61,28 +61,34 @@ class Events:
 
 
 @pytest.mark.parametrize("num_bytes", [1, 2, 250])
-def test_all_bytes_are_taken_out_in_one_turn(pair: tuple[socket.socket, socket.socket], num_bytes: int) -> None:
+def test_all_bytes_are_taken_out_before_one_look(pair: tuple[socket.socket, socket.socket], num_bytes: int) -> None:
     reader, writer = pair
     events = Events(reader)
     writer.send(b"1" * num_bytes)
     _read_all(reader, events.take_in)
-    assert events.num_looks == num_bytes
+    assert events.num_looks == 1
     with pytest.raises(BlockingIOError):
         reader.recv(1)
 
 
-def test_bytes_that_another_loop_has_taken_out_are_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_byte_that_comes_after_the_look_is_left_for_the_next_turn(pair: tuple[socket.socket, socket.socket]) -> None:
     reader, writer = pair
     events = Events(reader)
 
-    def take_in_beside_another_loop() -> None:
+    def take_in_before_another_event() -> None:
         events.take_in()
-        if events.num_looks == 2:
-            reader.recv(10)
+        writer.send(b"1")
 
-    writer.send(b"1" * 5)
-    _read_all(reader, take_in_beside_another_loop)
-    assert events.num_looks == 2
+    writer.send(b"111")
+    _read_all(reader, take_in_before_another_event)
+    assert reader.recv(10) == b"1"
+
+
+def test_bytes_that_another_loop_has_taken_out_are_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    reader, _ = pair
+    events = Events(reader)
+    _read_all(reader, events.take_in)
+    assert events.num_looks == 0
 
 
 def test_other_readers_are_left_alone() -> None:
