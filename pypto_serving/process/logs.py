@@ -87,27 +87,28 @@ class LineWriter(logging.Handler):
         self.is_terminal = is_terminal
         self._stream = stream
         self._below = ""
-        self._lines: queue.Queue[logging.LogRecord | str] = queue.Queue(max_lines)
+        self._max_lines = max_lines
+        self._lines: queue.SimpleQueue[logging.LogRecord | str | threading.Event] = queue.SimpleQueue()
         self._num_dropped = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record, whose arguments must not change any more; never waits."""
-        try:
-            self._lines.put_nowait(record)
-        except queue.Full:
+        if self._lines.qsize() < self._max_lines:
+            self._lines.put(record)
+        else:
             self._num_dropped += 1
 
     def show_below(self, text: str) -> None:
         """Show a line that changes; never waits."""
-        with suppress(queue.Full):
-            self._lines.put_nowait(text)
+        if self._lines.qsize() < self._max_lines:
+            self._lines.put(text)
 
     def flush(self) -> None:
         """Wait until everything is written, but only for a moment."""
-        deadline = time.monotonic() + _FLUSH_SECONDS
-        while self._lines.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(0.002)
+        is_written = threading.Event()
+        self._lines.put(is_written)
+        is_written.wait(_FLUSH_SECONDS)
 
     def close(self) -> None:
         """Write what is left, as far as somebody reads it."""
@@ -116,14 +117,16 @@ class LineWriter(logging.Handler):
 
     def _write_all(self) -> None:
         while True:
-            record = self._lines.get()
+            entry = self._lines.get()
+            if isinstance(entry, threading.Event):
+                entry.set()
+                continue
             with suppress(Exception):  # a closed standard error, or a record that cannot be formatted: nobody is left to be told
-                self._write(record)
-                if (dropped := self._num_dropped) and self._lines.qsize() <= self._lines.maxsize // 2:
+                self._write(entry)
+                if (dropped := self._num_dropped) and self._lines.qsize() <= self._max_lines // 2:
                     self._num_dropped -= dropped
                     fields = {"lines": dropped, "msg": "log lines dropped, as nobody read them in time", "levelno": logging.WARNING}
                     self._write(logging.makeLogRecord({**fields, "name": __name__, "levelname": "WARNING"}))
-            self._lines.task_done()
 
     def _write(self, entry: logging.LogRecord | str) -> None:
         erased = _ERASE if self._below else ""
@@ -180,6 +183,10 @@ def _short(key: str, value: object) -> object:
     return hashlib.sha256(str(value).encode()).hexdigest()[:8] if key == "numerics_id" and value else value
 
 
+#: Made once: `json.dumps` would make one for each line.
+_ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
+
+
 class _JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
@@ -194,4 +201,4 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _ENCODER.encode(entry)
