@@ -18,7 +18,6 @@ from control_plane.edge.service.overload import LoadShedder
 from control_plane.edge.service.request_log import RequestRecord, begin_record
 from control_plane.edge.service.request_streams import RequestStreams
 from control_plane.edge.service.responses import EventMaker, EventWriter, ResponseBuilder, serialized_response
-from control_plane.edge.service.trace_context import traceparent_of
 from control_plane.engine.ports import PromptLogprobs
 from control_plane.engine.snapshot import RefusedWorker
 from pypto_serving.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -68,8 +67,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: _Context) -> bytes:  # type: ignore[override]
         """Answer once, when every choice has finished; the answer is serialized already."""
-        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec)
-        admitted = await self._admit(request.spec, context, record)
+        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec, context)
+        admitted = await self._admit(request.spec, record)
         async with self._live.open(admitted.request, admitted.choices, deadline) as stream:
             record.stream = stream
             await stream.wait_end()
@@ -81,8 +80,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateStreamRequest, context: _Context
     ) -> None:
         """Write one Started, any number of Delta, one Finished per choice."""
-        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec)
-        admitted = await self._admit(request.spec, context, record)
+        deadline, record = Deadline(context.time_remaining()), begin_record(request.spec, context)
+        admitted = await self._admit(request.spec, record)
         maker = EventMaker(self._responses, admitted.started.effective.output)
         async with self._live.open(admitted.request, admitted.choices, deadline, waits_for_client=True) as stream:
             record.stream = stream
@@ -102,10 +101,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             await writer.write(event)
                         stream.mark_in_write(0)
 
-    async def _admit(self, spec: inference_pb2.GenerationSpec, context: _Context, record: RequestRecord) -> AdmittedRequest:
+    async def _admit(self, spec: inference_pb2.GenerationSpec, record: RequestRecord) -> AdmittedRequest:
         self._live.require_open()
         with self._load.reserve(spec):
-            admitted = await self._admission.admit(spec, record.request_id, traceparent_of(context))
+            admitted = await self._admission.admit(spec, record.request_id, record.traceparent)
         record.num_prompt_tokens = admitted.started.num_prompt_tokens
         return admitted
 

@@ -1,11 +1,11 @@
 """One line in the log for each request that ended: whose it was, how it went, how long it took. Never its text."""
 
 import logging
+import secrets
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -36,7 +36,8 @@ class RequestRecord:
 
     request_id: str  # the client's, or one of ours
     is_resume: bool
-    began_at: float  # by time.monotonic()
+    traceparent: str  # empty: the call has none
+    began_at: float = field(default_factory=time.monotonic)
     num_prompt_tokens: int | None = None  # None: it was never admitted
     stream: RequestStream | None = None  # None: the engine never had it
 
@@ -44,11 +45,11 @@ class RequestRecord:
 _RECORD: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 
 
-def begin_record(spec: inference_pb2.GenerationSpec) -> RequestRecord:
+def begin_record(spec: inference_pb2.GenerationSpec, context: _Context) -> RequestRecord:
     """Begin the record of the request that the current task serves."""
     given = spec.request_id
     is_loggable = 0 < len(given) <= _MAX_ID and given.isascii() and given.isprintable()
-    record = RequestRecord(given if is_loggable else uuid.uuid4().hex, spec.HasField("resume"), time.monotonic())
+    record = RequestRecord(given if is_loggable else _drawn_id(), spec.HasField("resume"), traceparent_of(context))
     _RECORD.set(record)
     return record
 
@@ -69,49 +70,50 @@ class RequestLog:
         self._count_call(method, code)
         if method not in _GENERATING:
             if _log.isEnabledFor(logging.DEBUG):
-                _log.debug("call", extra={"method": method, "code": code.name.lower(), **dict(_caller(context))})
+                _log.debug("call", extra={"method": method, "code": code.name.lower(), **_caller(context)})
             return ()
         # Without a record the call was refused before it was read, which took no time.
-        record = _RECORD.get() or RequestRecord(uuid.uuid4().hex, is_resume=False, began_at=time.monotonic())
+        record = _RECORD.get() or RequestRecord(_drawn_id(), is_resume=False, traceparent=traceparent_of(context))
         if self._which is LoggedRequests.ALL or (self._which is LoggedRequests.FAILED and code is not grpc.StatusCode.OK):
-            _log.info("request", extra={"method": method, "code": code.name.lower(), **dict(self._fields(record, context))})
+            about = {"method": method, "code": code.name.lower(), "request_id": record.request_id, **_caller(context), "model": self.model}
+            _log.info("request", extra=about | _figures(record))
         return ((REQUEST_ID, record.request_id),)
 
-    def _fields(self, record: RequestRecord, context: _Context) -> Iterator[tuple[str, object]]:
-        """What is known; the rest is left out."""
-        yield "request_id", record.request_id
-        yield from _caller(context)
-        yield "model", self.model
-        yield from _figures(record)
-        if traceparent := traceparent_of(context):
-            yield "traceparent", traceparent
+
+def _drawn_id() -> str:
+    return secrets.token_hex(16)
 
 
-def _caller(context: _Context) -> Iterator[tuple[str, object]]:
-    if name := CALLER.get().name:
-        yield "key", name
-    yield "peer", context.peer()
+def _caller(context: _Context) -> dict[str, object]:
+    name, peer = CALLER.get().name, context.peer()
+    return {"key": name, "peer": peer} if name else {"peer": peer}
 
 
-def _figures(record: RequestRecord) -> Iterator[tuple[str, object]]:
-    choices = record.stream.choices if record.stream else ()
-    ends = [end for choice in choices if (end := choice.end)]
-    if record.is_resume:
-        yield "resumed", True
+def _figures(record: RequestRecord) -> dict[str, object]:
+    """What is known; the rest is left out."""
+    figures: dict[str, object] = {"resumed": True} if record.is_resume else {}
     if record.num_prompt_tokens is not None:
-        yield "prompt_tokens", record.num_prompt_tokens
-    if ends:
-        yield "cached_tokens", ends[0].num_cached_tokens
+        figures["prompt_tokens"] = record.num_prompt_tokens
     if record.stream:
-        yield "output_tokens", sum(choice.num_tokens for choice in choices)
-        yield "finish", _reasons(choices)
+        figures |= _output(record.stream, record.began_at)
+    figures["total_seconds"] = _rounded(time.monotonic() - record.began_at)
+    if record.traceparent:
+        figures["traceparent"] = record.traceparent
+    return figures
+
+
+def _output(stream: RequestStream, began_at: float) -> dict[str, object]:
+    choices = stream.choices
+    ends = [end for choice in choices if (end := choice.end)]
+    output: dict[str, object] = {"output_tokens": sum([choice.num_tokens for choice in choices]), "finish": _reasons(choices)}
     if ends:
-        yield "queue_seconds", _rounded(min(end.queue_seconds for end in ends))
-    if record.stream and record.stream.first_token_time is not None:
-        yield "first_token_seconds", _rounded(record.stream.first_token_time - record.began_at)
-    yield "total_seconds", _rounded(time.monotonic() - record.began_at)
-    if workers := sorted({end.worker for end in ends if end.worker}):
-        yield "worker", ",".join(workers)
+        output["cached_tokens"] = ends[0].num_cached_tokens
+        output["queue_seconds"] = _rounded(min([end.queue_seconds for end in ends]))
+        if workers := {end.worker for end in ends if end.worker}:
+            output["worker"] = ",".join(sorted(workers))
+    if stream.first_token_time is not None:
+        output["first_token_seconds"] = _rounded(stream.first_token_time - began_at)
+    return output
 
 
 def _reasons(choices: Sequence[ChoiceOutput]) -> str:

@@ -4,7 +4,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from control_plane.core.constraint import Constraint
@@ -71,20 +71,11 @@ class Admission:
         arrival_time = time.monotonic()
         self.check_model(spec.model)
         _check_sizes(spec)
-        allowed = CALLER.get().priorities or self._priorities
+        caller = CALLER.get()
+        allowed = caller.priorities or self._priorities
         if spec.priority not in allowed:
             raise InvalidArgument(f"priority = {spec.priority}, must be in {allowed}: that is what this server allows the caller")
-        if spec.HasField("resume"):
-            num_tokens = check_num_resumed_tokens(spec.resume)
-            model = self._model
-            await self._encoder.run(num_tokens, check_resume, spec, model.fingerprint, model.vocab_size, model.max_positions)
-            await self._check_resumed_length(spec.resume)
-            effective, prompt = spec.resume.effective, list(spec.resume.prompt_token_ids)
-            self._check_prompt(prompt, "resume.prompt_token_ids")
-        else:
-            effective = effective_parameters(spec, self._model.default_sampling)
-            check_parameters(effective, self._model.vocab_size)
-            prompt = await self._prompt(spec)
+        effective, prompt = await self._understood(spec)
         path = "resume.effective.stopping" if spec.HasField("resume") else "stopping"
         if spec.HasField("constraint") and effective.stopping.ignore_eos:
             raise InvalidArgument(f"{path}.ignore_eos is set beside constraint, whose output ends with an end token")
@@ -98,10 +89,43 @@ class Admission:
             num_prompt_tokens=len(prompt),
             prompt_token_ids=prompt if effective.output.prompt_token_ids else (),
         )
-        grammar, choices = await self._choices(spec, effective, prompt)
-        request = replace(self._request(spec, started, prompt, grammar, arrival_time), traceparent=traceparent)
-        await self._replayer.run(Replay(request, choices))
-        return AdmittedRequest(started, self._with_choices(request, effective, choices), [choice.output for choice in choices])
+        stop_token_ids = self._stop_token_ids(effective)
+        grammar, choices = await self._choices(spec, effective, prompt, stop_token_ids)
+        specs: list[ChoiceSpec] = []  # known when the replay shows which choices go on
+        request = GenerationRequest(
+            request_id=caller.scoped(started.request_id),
+            resume_key=started.resume_key,
+            prompt_token_ids=prompt,
+            choices=specs,
+            max_tokens=effective.stopping.max_tokens,
+            min_tokens=effective.stopping.min_tokens,
+            end_token_ids=self._end_token_ids(effective.stopping) | stop_token_ids,
+            arrival_time=arrival_time,
+            priority=spec.priority,
+            cache_salt=caller.scoped(spec.cache_salt),
+            grammar=grammar,
+            takes_over=spec.HasField("resume"),
+            traceparent=traceparent,
+            tenant=caller.tenant,
+        )
+        if request.takes_over:
+            await self._replayer.run(Replay(request, choices))
+        specs += self._specs(request, effective, choices)
+        return AdmittedRequest(started, request, [choice.output for choice in choices])
+
+    async def _understood(self, spec: inference_pb2.GenerationSpec) -> tuple[inference_pb2.EffectiveParameters, list[int]]:
+        """The parameters in force, all but max_tokens, and the prompt."""
+        if not spec.HasField("resume"):
+            effective = effective_parameters(spec, self._model.default_sampling)
+            check_parameters(effective, self._model.vocab_size)
+            return effective, await self._prompt(spec)
+        num_tokens = check_num_resumed_tokens(spec.resume)
+        model = self._model
+        await self._encoder.run(num_tokens, check_resume, spec, model.fingerprint, model.vocab_size, model.max_positions)
+        await self._check_resumed_length(spec.resume)
+        prompt = list(spec.resume.prompt_token_ids)
+        self._check_prompt(prompt, "resume.prompt_token_ids")
+        return spec.resume.effective, prompt
 
     async def prepare(self) -> None:
         """Build what all constraints share, so that the first constrained request is as fast as the others."""
@@ -149,7 +173,11 @@ class Admission:
         check_token_ids(prompt, self._model.vocab_size, field)
 
     async def _choices(
-        self, spec: inference_pb2.GenerationSpec, effective: inference_pb2.EffectiveParameters, prompt: Sequence[int]
+        self,
+        spec: inference_pb2.GenerationSpec,
+        effective: inference_pb2.EffectiveParameters,
+        prompt: Sequence[int],
+        stop_token_ids: frozenset[int],
     ) -> tuple[str, list[ResumedChoice]]:
         """The grammar of all choices, and those that a resume has not seen to their end."""
         unfinished = unfinished_choices(spec, effective.n)
@@ -157,49 +185,26 @@ class Admission:
         constraints: Sequence[Constraint | None] = [None] * len(unfinished)
         if spec.HasField("constraint"):
             grammar, constraints = await self._encoder.compile(self._constraints.compile, spec.constraint, len(unfinished))
-        rules, choices = self._text_rules(effective), []
+        rules, choices = self._text_rules(effective, stop_token_ids), []
         for choice, constraint in zip(unfinished, constraints, strict=True):
             detokenizer = self._model.tokenizer.detokenizer(prompt, effective.output.skip_special_tokens)
             output = ChoiceOutput(choice.index, next(self._numbers) % _MAX_NUMBERS, SequenceTextStream(detokenizer, rules))
             choices.append(ResumedChoice(output, choice.token_ids, choice.numerics_id, constraint))
         return grammar, choices
 
-    def _request(
-        self, spec: inference_pb2.GenerationSpec, started: inference_pb2.Started, prompt: list[int], grammar: str, arrival_time: float
-    ) -> GenerationRequest:
-        """The request without its choices."""
-        effective, caller = started.effective, CALLER.get()
-        return GenerationRequest(
-            request_id=caller.scoped(started.request_id),
-            resume_key=started.resume_key,
-            prompt_token_ids=prompt,
-            choices=(),
-            max_tokens=effective.stopping.max_tokens,
-            min_tokens=effective.stopping.min_tokens,
-            end_token_ids=self._end_token_ids(effective.stopping) | self._stop_token_ids(effective),
-            arrival_time=arrival_time,
-            priority=spec.priority,
-            cache_salt=caller.scoped(spec.cache_salt),
-            grammar=grammar,
-            takes_over=spec.HasField("resume"),
-            tenant=caller.tenant,
-        )
-
-    def _with_choices(
+    def _specs(
         self, request: GenerationRequest, effective: inference_pb2.EffectiveParameters, choices: Sequence[ResumedChoice]
-    ) -> GenerationRequest:
-        """The request with the choices that go on, the others are finished. Prompt logprobs are asked of the first of them."""
+    ) -> Iterator[ChoiceSpec]:
+        """The choices that go on; the others are finished. Prompt logprobs are asked of the first of them."""
         sampling = sampling_params(effective, self._model.vocab_size)
-        specs = []
         for choice in choices:
             index, number = choice.output.index, choice.output.number
             if choice.ending:
                 choice.output.finish(_resumed_end(request, choice))
                 continue
             seeded = replace(sampling, seed=choice_seed(sampling.seed, index)) if index else sampling
-            specs.append(ChoiceSpec(index, number, seeded, choice.token_ids, choice.numerics_id))
+            yield ChoiceSpec(index, number, seeded, choice.token_ids, choice.numerics_id)
             sampling = sampling if sampling.prompt_logprobs is None else replace(sampling, prompt_logprobs=None)
-        return replace(request, choices=specs)
 
     def _end_token_ids(self, stopping: inference_pb2.StoppingParams) -> frozenset[int]:
         return frozenset() if stopping.ignore_eos else self._model.end_token_ids
@@ -218,11 +223,11 @@ class Admission:
                 )
         return frozenset([*effective.stopping.stop_token_ids, *spelled])
 
-    def _text_rules(self, effective: inference_pb2.EffectiveParameters) -> TextRules:
+    def _text_rules(self, effective: inference_pb2.EffectiveParameters, stop_token_ids: frozenset[int]) -> TextRules:
         """The text of end tokens is a special token's, that of stop tokens follows include_stop."""
         stopping = effective.stopping
         end_texts = dict.fromkeys(self._end_token_ids(stopping), "") if effective.output.skip_special_tokens else {}
-        for token_id in self._stop_token_ids(effective):
+        for token_id in stop_token_ids:
             end_texts[token_id] = self._model.tokenizer.decode([token_id], skip_special_tokens=False) if stopping.include_stop else ""
         return TextRules(
             stops=StopStrings(stopping.stop) if stopping.stop else None,
