@@ -4,8 +4,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
 from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import PackedLogprobs, TokenLogprob, ids
 from control_plane.engine.ports import Failure, FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished, TenantUsage
@@ -75,8 +73,12 @@ def _worker(worker: pb.WorkerState) -> WorkerSnapshot:
 
 def _column(column: bytes, field: str, limit: int) -> "array[int]":
     values = ids()
-    values.frombytes(unpack_ids_below(column, field, limit).astype(np.uint32, copy=False).tobytes())
-    return values
+    if len(column) % values.itemsize == 0:
+        values.frombytes(column)
+        if max(values, default=0) < limit:
+            return values
+    unpack_ids_below(column, field, limit)
+    raise AssertionError(f"{field}: nothing is wrong with it")
 
 
 def _numerics(change: pb.NumericsChange) -> tuple[int, str]:
