@@ -121,15 +121,18 @@ class ChoiceOutput:
     def take(self, min_tokens: int, max_tokens: int) -> Delta | None:
         """The next tokens, at most `max_tokens`; None while there are not even `min_tokens` and more may come to join them."""
         num_pending = len(self.token_ids)
-        count = min(num_pending, max_tokens, self._num_of_one_numerics())
+        count = min(num_pending, max_tokens)
+        if len(self._numerics) > 1:
+            count = min(count, self._num_of_one_numerics())
         if count < min_tokens and count == num_pending and self._finished is None:
             return None
-        text = self._take_text(count)
+        token_ids = self.token_ids[:count]
+        text = self._take_text(count) if self._text.has_stops else self._text.push_all(token_ids)
         if self._finished is not None and count == num_pending:
             text += self._text.finish()
         if not count and not text:
             return None
-        delta = Delta(self.index, self.first_index, self.token_ids[:count], text, self.logprobs[:count], self._tell_numerics())
+        delta = Delta(self.index, self.first_index, token_ids, text, self.logprobs[:count], self._tell_numerics())
         del self.token_ids[:count], self.logprobs[:count]
         self.first_index += count
         return delta
@@ -153,8 +156,6 @@ class ChoiceOutput:
         return ChoiceEnd(self.index, finished, self._text.matched_stop)
 
     def _take_text(self, count: int) -> str:
-        if not self.has_stops:
-            return self._text.push_all(self.token_ids[:count])
         text = "".join(self._shown[:count])
         del self._shown[:count]
         return text

@@ -133,13 +133,13 @@ class _Call:
 def _wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", call: _Call) -> "grpc.RpcMethodHandler[Any, Any]":
     behaviours: Any = handler
     serialize = handler.response_serializer
-    # Large answers come in their serialized form: that was made on a thread.
-    serializer = serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
     if handler.request_streaming:
         assert handler.response_streaming, "no service takes many requests for one answer"
-        return grpc.stream_stream_rpc_method_handler(call.with_many_requests(behaviours.stream_stream), response_serializer=serializer)
+        return grpc.stream_stream_rpc_method_handler(call.with_many_requests(behaviours.stream_stream), response_serializer=serialize)
     if handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.with_one_request(behaviours.unary_stream), response_serializer=serializer)
+        return grpc.stream_stream_rpc_method_handler(call.with_one_request(behaviours.unary_stream), response_serializer=serialize)
+    # A large answer comes in its serialized form: that was made on a thread.
+    serializer = serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
     return grpc.stream_unary_rpc_method_handler(call.with_one_request(behaviours.unary_unary), response_serializer=serializer)
 
 

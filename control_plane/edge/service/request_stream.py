@@ -111,9 +111,13 @@ class RequestStream:
         return error
 
     def mark_in_write(self, num_tokens: int) -> None:
-        """So many of the tokens taken are on their way to the client; all others are written."""
+        """So many of the tokens taken are on their way to the client; all others are written.
+
+        They are counted when more comes before they have gone, as a rule never.
+        """
         self._num_in_write = num_tokens
-        self.count_unwritten()
+        if self.backlog.num_tokens:
+            self.count_unwritten()
 
     @asynccontextmanager
     async def interruptible(self) -> AsyncIterator[None]:

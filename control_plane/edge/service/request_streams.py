@@ -5,7 +5,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from control_plane.edge.config import StreamOptions
@@ -31,7 +31,8 @@ class RequestStreams:
         self._loop = loop
         self._engine = engine
         self._streams: dict[str, RequestStream] = {}
-        self._receivers: dict[int, tuple[ChoiceOutput, RequestStream]] = {}  # by the number of a choice that has not ended
+        #: By the number of a choice that has not ended: what takes its next token, the choice, and its stream.
+        self._receivers: dict[int, tuple[Callable[[int], None], ChoiceOutput, RequestStream]] = {}
         self._turns = WriteTurns(loop, window)
         self._open: dict[RequestStream, None] = {}  # whose calls have not got, or not handed on, everything yet
         self._unwritten = UnwrittenTotal()
@@ -86,12 +87,14 @@ class RequestStreams:
         for number, token_id in zip(outputs.numbers, outputs.token_ids, strict=True):
             receiver = receivers.get(number)
             if receiver is not None:
-                receiver[0].token_ids.append(token_id)
-                touched[receiver[1]] = None
+                append, _, stream = receiver
+                append(token_id)
+                if not stream.is_in_turn or stream.is_behind or stream.has_stops:  # another one only gathers
+                    touched[stream] = None
         for place, entry in outputs.logprobs:
             receiver = receivers.get(outputs.numbers[place])
             if receiver is not None:
-                receiver[0].logprobs.append(entry)
+                receiver[1].logprobs.append(entry)
         stopped = [choice for stream in touched if stream.has_stops for choice in self._look(stream)]
         self._deliver_ends(outputs, touched)
         for choice in stopped:
@@ -113,7 +116,7 @@ class RequestStreams:
         await self._free_id(request)
         self.require_open()
         stream = self._streams[request.request_id] = self._stream(request, choices, waits_for_client)
-        self._receivers |= {choice.number: (choice, stream) for choice in choices if not choice.is_finished}
+        self._receivers |= {choice.number: (choice.token_ids.append, choice, stream) for choice in choices if not choice.is_finished}
         self._open[stream] = None
         failure = Failure.CANCELLED
         try:
@@ -220,7 +223,7 @@ class RequestStreams:
                 touched[stream] = None
         for number, numerics_id in outputs.numerics:
             if number in self._receivers:
-                choice, stream = self._receivers[number]
+                _, choice, stream = self._receivers[number]
                 choice.change_numerics(numerics_id)
                 if stream.first_token_time is None:  # a choice's first token comes with its numerics id
                     stream.first_token_time = time.monotonic()
@@ -229,7 +232,7 @@ class RequestStreams:
         for finished in outputs.finished:
             receiver = self._receivers.pop(finished.number, None)
             if receiver is not None:
-                choice, stream = receiver
+                _, choice, stream = receiver
                 stream.finish(choice, finished)
                 self._forget_ended(stream)
                 touched[stream] = None

@@ -54,6 +54,19 @@ async def test_tokens_count_until_they_are_written() -> None:
     assert stream.backlog.num_tokens == 3
 
 
+async def test_tokens_on_their_way_are_counted_when_more_comes_before_they_have_gone() -> None:
+    stream = make_stream(make_output())
+    put(stream, 0, 1)
+    stream.choices[0].take(1, 2)
+    stream.mark_in_write(2)
+    assert stream.backlog.num_tokens == 0
+    put(stream, 2)
+    stream.count_unwritten()
+    assert stream.backlog.num_tokens == 3
+    stream.mark_in_write(0)
+    assert stream.backlog.num_tokens == 1
+
+
 async def test_a_failure_is_raised_to_the_call() -> None:
     stream = make_stream(make_output())
     stream.fail(LOST)
