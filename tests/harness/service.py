@@ -81,11 +81,12 @@ class Service(Caller):
         return await self.admin.GetState(admin_pb2.GetStateRequest(with_sequences=True))
 
     async def until_at_rest(self) -> admin_pb2.GetStateResponse:
-        """Wait until no call, no sequence, and no page that is not free or cached is left."""
+        """Wait until no call, no sequence, no page that is not free or cached, and no step whose result nobody needs is left."""
         while True:
             state = await self.state()
             pages = [worker.pages for worker in state.workers]  # none while it is lost, as may be for a moment on a busy machine
-            if pages and not (state.num_calls or state.sequences or pages[0].referenced or pages[0].fenced):
+            is_idle = pages and not (state.num_calls or state.sequences or pages[0].referenced or pages[0].fenced)
+            if is_idle and not await self.metric("steps_in_flight"):
                 return state
             await asyncio.sleep(0.005)
 

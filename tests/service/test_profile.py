@@ -29,7 +29,7 @@ async def test_one_trace_shows_requests_steps_and_the_device(real: Service) -> N
     started = await start(real)
     assert [name.partition(" ")[0] for name in started.processes] == ["control", "worker"]
     await asyncio.gather(*(real.unary(f"number {index}:", max_tokens=8, request_id=f"r{index}") for index in range(4)))
-    await real.until_at_rest()  # a step may be in flight of which nobody needs the result
+    await real.until_at_rest()
     trace = await stop(real, started.recording_id)
     found = CheckedTrace(trace.events())
     assert not trace.notes
