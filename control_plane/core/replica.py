@@ -11,6 +11,7 @@ from control_plane.core.length_limit import longest_sequence
 from control_plane.core.options import SchedulerOptions
 from control_plane.core.pages.kv_cache import KVCacheManager
 from control_plane.core.pages.page_tables import PageTables, PrefixHit
+from control_plane.core.sampled_batch import SampledBatch
 from control_plane.core.sequence import FailedSequence, Sequence, SequenceUpdates, Suspicion
 from control_plane.core.sibling_group import SiblingGroup
 from control_plane.core.step import PromptLogprobChunk, Step, StepResult, WorkerDescription
@@ -83,6 +84,7 @@ class Replica:
         self.acked_step_id = self.sent_step_id
         self.starved = False
         self._in_flight: deque[StepInFlight] = deque()
+        self._batch, self._batch_removals = SampledBatch([], description.numerics_id), 0  # of the last result
         self._lanes: list[Sequence | None] = [None] * description.max_lanes
         self._free_lanes = list(range(description.max_lanes - 1, -1, -1))
         self._released_lanes: list[int] = []
@@ -280,7 +282,7 @@ class Replica:
                 self.kv.retract(failure.sequence.pages)  # what the worker computed for it may be as wrong as what it noticed
         if sent.has_masks:
             self._constrain(updates)
-        self._append(updates)
+        updates.ended = self._batch_of(updates.sequences).append(updates.token_ids)
         self._acknowledge(runs, updates)
         for sequence, chunk in chunks:
             if self._extend_prompt_logprobs(sequence, chunk):
@@ -305,14 +307,21 @@ class Replica:
             runs = [run for run in runs if run[0].generation == run[1]]
         if failed:
             runs = [run for run in runs if run[0] not in failed]
-        updates.sequences = [sequence for sequence, _, _, samples in runs if samples]
+        batch = self._batch_of([sequence for sequence, _, _, samples in runs if samples])
+        updates.sequences = batch.sequences
         try:
-            updates.token_ids = [result.tokens[sequence.lane] for sequence in updates.sequences]
+            updates.token_ids = list(map(result.tokens.__getitem__, batch.lanes))
         except KeyError as error:
             raise StateMismatch(f"step {sent.step_id}: no token of lane {error}") from None
         if entries := result.logprobs:
             updates.logprobs = {sequence: entries[sequence.lane] for sequence in updates.sequences if sequence.lane in entries}
         return sent, updates, runs
+
+    def _batch_of(self, sequences: list[Sequence]) -> SampledBatch:
+        """Running sequences as a batch, the same one as before if they are the same and were here all the time."""
+        if self._batch.sequences != sequences or self._batch_removals != self._num_removals:
+            self._batch, self._batch_removals = SampledBatch(sequences, self.description.numerics_id), self._num_removals
+        return self._batch
 
     def _owner(self, lane: int, generation: int) -> Sequence | None:
         """The sequence in a lane, unless the generation is a past one's."""
@@ -343,19 +352,6 @@ class Replica:
                 tokens.remove(entry)
                 updates.failed.append(FailedSequence(sequence, f"token {token_id} breaks the constraint: {error}"))
         updates.sequences, updates.token_ids = [sequence for sequence, _ in tokens], [token_id for _, token_id in tokens]
-
-    @staticmethod
-    def _append(updates: SequenceUpdates) -> None:
-        """Append the tokens; a sequence has ended with an end token that was not excluded, or when it is as long as it may be."""
-        numerics_id = updates.numerics_id
-        for sequence, token_id in zip(updates.sequences, updates.token_ids, strict=True):
-            known = sequence.token_ids
-            known.append(token_id)
-            sequence.numerics_id = numerics_id
-            if token_id in sequence.end_token_ids and len(known) > sequence.min_length:
-                updates.ended.append((sequence, token_id))
-            elif len(known) == sequence.final_length:
-                updates.ended.append((sequence, None))
 
     def _acknowledge(self, runs: list[ScheduledRun], updates: SequenceUpdates) -> None:
         for sequence, _, num_computed, samples in runs:

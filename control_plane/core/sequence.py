@@ -1,5 +1,6 @@
 """One choice of a request, as the engine keeps it: token ids, and counters that catch up with them."""
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ class Sequence:
 
     request_id: str
     choice: int
-    token_ids: list[int]
+    token_ids: "array[int]"
     num_prompt_tokens: int
     final_length: int  # the sequence ends when it has this many tokens
     min_length: int  # end tokens cannot be drawn before it has this many tokens

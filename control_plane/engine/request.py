@@ -127,10 +127,12 @@ def _sequence(
     spec: GenerationRequest, choice: ChoiceSpec, constraint: Constraint | None, group: SiblingGroup | None, leads: bool
 ) -> Sequence:
     num_prompt_tokens, generated = len(spec.prompt_token_ids), choice.resumed_token_ids
+    token_ids = ids(spec.prompt_token_ids)
+    token_ids.extend(generated)
     return Sequence(
         request_id=spec.request_id,
         choice=choice.index,
-        token_ids=[*spec.prompt_token_ids, *generated],
+        token_ids=token_ids,
         num_prompt_tokens=num_prompt_tokens,
         final_length=num_prompt_tokens + spec.max_tokens,
         min_length=num_prompt_tokens + spec.min_tokens,

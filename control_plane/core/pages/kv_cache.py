@@ -161,18 +161,15 @@ class KVCacheManager:
 
     def grow(self, pages: PageTables, num_tokens: int) -> list[tuple[int, int]] | None:
         """Append the pages to hold `num_tokens` tokens: (group, page) in order; None and no change when one is missing."""
-        pools, wanted = self._pools[pages.partition], []
+        pools, tables = self._pools[pages.partition], pages.tables
         for index, size in enumerate(self._sizes):
-            missing = -(-num_tokens // size) - len(pages.tables[index])
-            if missing > 0:
-                if pools[index].num_available < missing:
-                    return None
-                wanted.append((index, missing))
+            if -(-num_tokens // size) - len(tables[index]) > pools[index].num_available:
+                return None
         self.version += 1
         grown = []
-        for index, missing in wanted:
-            table, allocate = pages.tables[index], pools[index].allocate
-            for _ in range(missing):
+        for index, size in enumerate(self._sizes):
+            table, allocate = tables[index], pools[index].allocate
+            for _ in range(-(-num_tokens // size) - len(table)):
                 table.append(page := allocate())
                 grown.append((index, page))
         self._measure_slots(pages)
@@ -201,8 +198,9 @@ class KVCacheManager:
         self.version += 1
         pools = self._pools[pages.partition]
         for index, size in enumerate(self._sizes):
-            end = num_acked // size
-            first = max(pages.num_published[index], pages.num_trimmed[index])
+            first, end = pages.num_published[index], num_acked // size
+            if self._is_sliding:
+                first = max(first, pages.num_trimmed[index])
             if end <= first:
                 continue
             if self._prefix_caching:
@@ -317,8 +315,14 @@ class KVCacheManager:
         for page in table:
             pool.drop(page, fence, are_stale)
 
+    # Whenever a sequence fills a page both are measured, by a loop, which takes a third of what a list, `zip` and `min` of it take.
+
     def _measure_slots(self, pages: PageTables) -> None:
-        pages.num_slots = min([len(table) * size for table, size in zip(pages.tables, self._sizes, strict=True)])
+        pages.num_slots = len(pages.tables[0]) * self._sizes[0]
+        for index in range(1, len(self._sizes)):
+            pages.num_slots = min(pages.num_slots, len(pages.tables[index]) * self._sizes[index])
 
     def _measure_published(self, pages: PageTables) -> None:
-        pages.next_publish = min([(done + 1) * size for done, size in zip(pages.num_published, self._sizes, strict=True)])
+        pages.next_publish = (pages.num_published[0] + 1) * self._sizes[0]
+        for index in range(1, len(self._sizes)):
+            pages.next_publish = min(pages.next_publish, (pages.num_published[index] + 1) * self._sizes[index])

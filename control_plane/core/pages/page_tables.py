@@ -3,10 +3,10 @@
 Full pages are named by chained SHA-256 over every token from the start, so that equal names mean equal KV.
 """
 
-import hashlib
 from array import array
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 _DOMAIN = b"pypto-serving kv page\0"
 
@@ -32,14 +32,15 @@ class PageHashes:
     def first(self, page_tokens: int, num_pages: int) -> list[bytes]:
         """Hashes of at least the first `num_pages` pages of `page_tokens` tokens; their tokens must be known."""
         chain = self._chains.setdefault(page_tokens, [])
-        if num_pages <= len(chain):
+        num_known = len(chain)
+        if num_pages <= num_known:
             return chain
         assert num_pages * page_tokens <= len(self._token_ids), "a page's tokens must be known"
-        parent = chain[-1] if chain else hashlib.sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()
-        new = array("I", self._token_ids[len(chain) * page_tokens : num_pages * page_tokens])
+        parent = chain[-1] if chain else sha256(_DOMAIN + page_tokens.to_bytes(4, "little") + self._salt).digest()
+        new = array("I", self._token_ids[num_known * page_tokens : num_pages * page_tokens])
         tokens, page_bytes = new.tobytes(), page_tokens * new.itemsize
         for start in range(0, len(tokens), page_bytes):
-            parent = hashlib.sha256(parent + tokens[start : start + page_bytes]).digest()
+            parent = sha256(parent + tokens[start : start + page_bytes]).digest()
             chain.append(parent)
         return chain
 
