@@ -1,6 +1,7 @@
 """Recordings and their spans on the wire. Either side may be hostile: a frame is checked as a whole."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from pypto_serving.profile.v1 import profile_pb2 as pb
 from pypto_serving.recording.recorder import Level, RecordingLimits, Span, SpanRecorder
@@ -38,14 +39,19 @@ def read_recording(recording: pb.Recording) -> RecordingLimits:
 
 def encode_spans(recorder: SpanRecorder) -> Iterator[pb.Spans]:
     """All that was recorded, in parts; the last one may be empty. It takes long where spans are many, and may be done on any thread."""
-    spans = tuple(recorder.spans)  # a thread may add its last one yet
-    for first in range(0, max(1, len(spans)), _SPANS_PER_FRAME):
-        part = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, spans[first : first + _SPANS_PER_FRAME]))
-        if first + _SPANS_PER_FRAME >= len(spans):
-            part.is_last = True
-            part.num_dropped = recorder.num_dropped
-            part.notes.extend(note[:_MAX_NOTE] for note in recorder.notes[:_MAX_NOTES])
-        yield part
+    spans = recorder.spans()
+    part = list(islice(spans, _SPANS_PER_FRAME))
+    while True:
+        following = list(islice(spans, _SPANS_PER_FRAME))
+        message = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, part))
+        if not following:
+            message.is_last = True
+            message.num_dropped = recorder.num_dropped
+            message.notes.extend(note[:_MAX_NOTE] for note in recorder.notes[:_MAX_NOTES])
+        yield message
+        if not following:
+            return
+        part = following
 
 
 def nothing_recorded(recording_id: str, note: str) -> pb.Spans:

@@ -3,10 +3,10 @@
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,10 @@ class RecordingLimits:
 
 
 class SpanRecorder:
-    """Takes spans in until its time is over or it is full; what comes later is counted, or left out. `add` may be called on any thread."""
+    """Takes spans in until its time is over or it is full; what comes later is counted, or left out.
+
+    `add` may be called on any thread, `note` on one.
+    """
 
     def __init__(self, recording_id: str, limits: RecordingLimits, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.recording_id = recording_id
@@ -54,9 +57,17 @@ class SpanRecorder:
         self.max_spans = limits.max_spans
         self.begin_ns = clock()
         self.end_ns = self.begin_ns + round(limits.max_seconds * 1e9)
-        self.spans: list[Span] = []
         self.num_dropped = 0
+        self._spans: list[Span] = []
+        self._noted: list[tuple[Callable[..., Iterable[Span]], tuple[Any, ...]]] = []  # what makes spans, and of what
+        self._num_noted = 0  # spans that this will make
         self.notes: list[str] = []
+
+    def spans(self) -> Iterator[Span]:
+        """All that is kept. It takes long where spans are many, and may be done on any thread."""
+        yield from tuple(self._spans)  # a thread may add its last one yet
+        for make, facts in tuple(self._noted):
+            yield from make(*facts)
 
     @property
     def has_steps(self) -> bool:
@@ -81,9 +92,22 @@ class SpanRecorder:
 
     def add(self, span: Span) -> None:
         """Keep a span, unless it began when the time was over."""
-        if span.begin_ns >= self.end_ns:
-            return
-        if len(self.spans) >= self.max_spans:
-            self.num_dropped += 1
-        else:
-            self.spans.append(span)
+        if self._takes(span.begin_ns, 1):
+            self._spans.append(span)
+
+    def note(self, begin_ns: int, num_spans: int, make: Callable[..., Iterable[Span]], *facts: Any) -> None:
+        """Keep what `num_spans` spans of one thread will be made of, the first of which began at `begin_ns`, by the same rules.
+
+        `make` makes them of the `facts` when somebody looks at them: what is recorded waits for no more than for the facts.
+        """
+        if self._takes(begin_ns, num_spans):
+            self._noted.append((make, facts))
+            self._num_noted += num_spans
+
+    def _takes(self, begin_ns: int, num_spans: int) -> bool:
+        if begin_ns >= self.end_ns:
+            return False
+        if len(self._spans) + self._num_noted + num_spans > self.max_spans:
+            self.num_dropped += num_spans
+            return False
+        return True

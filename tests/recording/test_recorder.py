@@ -16,7 +16,7 @@ def test_what_is_too_many_is_counted() -> None:
     full = recorder(max_spans=3)
     for index in range(10):
         full.add(Span(str(index), "t", "", 1000, 1))
-    assert [span.name for span in full.spans] == ["0", "1", "2"]
+    assert [span.name for span in full.spans()] == ["0", "1", "2"]
     [part] = encode_spans(full)
     assert (part.num_dropped, part.is_last) == (7, True)
 
@@ -25,8 +25,43 @@ def test_what_begins_after_the_end_is_no_part_of_it() -> None:
     kept = recorder()
     kept.add(Span("before", "t", "", 10**9 + 999, 10**9))
     kept.add(Span("after", "t", "", 10**9 + 1000, 1))
-    assert [span.name for span in kept.spans] == ["before"]
+    assert [span.name for span in kept.spans()] == ["before"]
     assert kept.num_dropped == 0
+
+
+def named(*names: str) -> list[Span]:
+    return [Span(name, "t", "", 1000, 1) for name in names]
+
+
+def test_noted_spans_are_made_when_they_are_looked_at() -> None:
+    kept, made = recorder(), []
+
+    def make(*names: str) -> list[Span]:
+        made.extend(names)
+        return named(*names)
+
+    kept.note(1000, 2, make, "a", "b")
+    assert not made
+    assert [[span.name for span in part.spans] for part in encode_spans(kept)] == [["a", "b"]] and made == ["a", "b"]
+
+
+def test_noted_spans_keep_to_the_limits() -> None:
+    kept = recorder(max_spans=3)
+    kept.note(1000, 2, named, "a", "b")
+    kept.note(1000, 2, named, "c", "d")
+    kept.add(*named("e"))
+    kept.add(*named("f"))
+    kept.note(10**9 + 1000, 1, named, "late")
+    assert (sorted(span.name for span in kept.spans()), kept.num_dropped) == (["a", "b", "e"], 3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2000, 2001, 4000])
+def test_the_last_part_says_so(count: int) -> None:
+    kept = recorder(max_spans=count)
+    kept.note(1000, count, named, *map(str, range(count)))
+    parts = list(encode_spans(kept))
+    assert [span.name for part in parts for span in part.spans] == list(map(str, range(count)))
+    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
 
 
 def test_what_is_too_long_is_cut_and_then_accepted() -> None:

@@ -43,6 +43,6 @@ def test_a_step_that_cannot_be_told_ends_the_recording_and_not_the_thread() -> N
     trace = StepTrace(recorder, "worker-1", no_operators)
     for _ in range(2):
         trace.executed(Step(1), None, ended_ns=2000, device_ns=1000)
-    assert not recorder.spans
+    assert not list(recorder.spans())
     [note] = recorder.notes
     assert note.startswith("it ends early, as it has failed: AttributeError: ")

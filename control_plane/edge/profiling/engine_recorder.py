@@ -1,7 +1,8 @@
 """What the engine does, as spans of a recording."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from control_plane.core.replica import Replica
 from control_plane.core.step import Step
@@ -16,6 +17,12 @@ from pypto_serving.recording.recorder import Span, SpanRecorder
 
 _LOOP, _REQUESTS = "engine loop", "requests"
 _MAX_IN_FLIGHT = 4096
+
+#: What is kept of a part of a pass: its name, when it ended, and what it was about.
+_Part = tuple[str, int, tuple[Any, ...]]
+
+#: Of a step: its id, tokens, chunks, tokens of these, admissions.
+_StepCounts = tuple[int, int, int, int, int]
 
 
 class RequestRecorder(EngineTracer):
@@ -63,60 +70,83 @@ class EngineRecorder(RequestRecorder):
 
     engine loop   | result | schedule | send | publish |
     link HOST:PORT       | step 17, from its way out to its result's coming in ... |
+
+    A pass leaves the times at which its parts ended, and numbers; spans are made of them when the recording is over.
     """
 
     def __init__(self, recorder: SpanRecorder, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(recorder, clock)
-        self._since_ns = 0  # until when the time of the pass was told
-        self._sent: dict[tuple[Replica, int], tuple[int, dict[str, int]]] = {}  # steps in flight: when they were sent, and their counts
-        self._flows: list[str] = []  # of the steps whose results the pass has taken in
-        self._num_tokens = 0
+        self._begun_ns = 0
+        self._parts: list[_Part] = []  # of the pass under way
+        self._sent: dict[tuple[Replica, int], tuple[int, _StepCounts]] = {}  # steps in flight, and when they were sent
 
     def pass_begun(self) -> None:
-        self._since_ns = self._clock()
+        self._parts = []
+        self._begun_ns = self._clock()
 
     def result_applied(self, replica: Replica, step_id: int, num_tokens: int) -> None:
-        flow = step_flow(replica.description.incarnation, step_id)
-        self._flows.append(flow)
-        self._num_tokens += num_tokens
-        self._spend("result", [flow], {"step": step_id, "tokens": num_tokens})
+        self._parts.append(("result", self._clock(), (replica.description.incarnation, step_id, num_tokens)))
 
     def scheduled(self) -> None:
-        self._spend("schedule")
+        self._parts.append(("schedule", self._clock(), ()))
 
     def step_sent(self, replica: Replica, step: Step) -> None:
         admitted = [replica.sequence_in(admission.lane) for admission in step.admissions]
-        flows = [step_flow(replica.description.incarnation, step.step_id)]
-        flows += [request_flow(sequence.request_id, sequence.choice) for sequence in admitted if sequence is not None]
-        num_chunk_tokens = sum(step.chunk_tokens)
-        counts = {
-            "step": step.step_id,
-            "tokens": step.num_tokens,
-            "decodes": step.num_tokens - num_chunk_tokens,
-            "chunks": len(step.chunk_lanes),
-            "chunk_tokens": num_chunk_tokens,
-            "admitted": len(admitted),
-        }
-        self._spend("send", flows, counts)
+        requests = [(sequence.request_id, sequence.choice) for sequence in admitted if sequence is not None]
+        counts = step.step_id, step.num_tokens, len(step.chunk_lanes), sum(step.chunk_tokens), len(admitted)
+        now = self._clock()
+        self._parts.append(("send", now, (replica.description.incarnation, counts, requests)))
         if len(self._sent) >= _MAX_IN_FLIGHT:  # those of lost workers are never answered
             del self._sent[next(iter(self._sent))]
-        self._sent[replica, step.step_id] = self._since_ns, counts
+        self._sent[replica, step.step_id] = now, counts
 
     def published(self) -> None:
-        self._spend("publish", self._flows, {"tokens": self._num_tokens})
-        self._flows, self._num_tokens = [], 0
+        self._parts.append(("publish", self._clock(), ()))
+        self._recorder.note(self._begun_ns, len(self._parts), _pass_spans, self._begun_ns, self._parts)
 
     def result_arrived(self, replica: Replica, step_id: int) -> None:
-        sent_ns, counts = self._sent.pop((replica, step_id), (0, {}))
-        if sent_ns:
-            track = f"link {replica.description.address}"
-            self._recorder.add(Span(f"step {step_id}", track, "", sent_ns, self._clock() - sent_ns, (), counts))
+        sent_ns, counts = self._sent.pop((replica, step_id), (0, None))
+        if counts:
+            self._recorder.note(sent_ns, 1, _link_spans, replica.description.address, sent_ns, self._clock(), counts)
 
-    def _spend(self, name: str, flows: Iterable[str] = (), counts: dict[str, int] | None = None) -> None:
-        """Say what the time since the last call was spent on."""
-        now = self._clock()
-        self._recorder.add(Span(name, _LOOP, "", self._since_ns, now - self._since_ns, tuple(flows), counts or {}))
-        self._since_ns = now
+
+def _pass_spans(since_ns: int, parts: Iterable[_Part]) -> Iterator[Span]:
+    """Each part takes from the end of the one before; `since_ns` is when the first one began."""
+    result_flows: list[str] = []
+    num_result_tokens = 0
+    for name, until_ns, facts in parts:
+        flows: list[str] = []
+        counts: dict[str, int] = {}
+        if name == "result":
+            incarnation, step_id, num_tokens = facts
+            flows, counts = [step_flow(incarnation, step_id)], {"step": step_id, "tokens": num_tokens}
+            result_flows += flows
+            num_result_tokens += num_tokens
+        elif name == "send":
+            incarnation, step_counts, requests = facts
+            counts = _named(step_counts)
+            flows = [step_flow(incarnation, counts["step"]), *(request_flow(*request) for request in requests)]
+        elif name == "publish":
+            flows, counts = result_flows, {"tokens": num_result_tokens}
+        yield Span(name, _LOOP, "", since_ns, until_ns - since_ns, flows, counts)
+        since_ns = until_ns
+
+
+def _link_spans(address: str, sent_ns: int, arrived_ns: int, counts: _StepCounts) -> Iterator[Span]:
+    named = _named(counts)
+    yield Span(f"step {named['step']}", f"link {address}", "", sent_ns, arrived_ns - sent_ns, (), named)
+
+
+def _named(counts: _StepCounts) -> dict[str, int]:
+    step_id, num_tokens, num_chunks, num_chunk_tokens, num_admitted = counts
+    return {
+        "step": step_id,
+        "tokens": num_tokens,
+        "decodes": num_tokens - num_chunk_tokens,
+        "chunks": num_chunks,
+        "chunk_tokens": num_chunk_tokens,
+        "admitted": num_admitted,
+    }
 
 
 def record_engine(engine: Engine) -> LocalRecorder:

@@ -18,7 +18,7 @@ def record(bench: Bench, level: Level = Level.STEPS) -> SpanRecorder:
 
 
 def of(recorder: SpanRecorder, track: str, name: str = "") -> list[Span]:
-    return [span for span in recorder.spans if span.track.startswith(track) and span.name.startswith(name)]
+    return [span for span in recorder.spans() if span.track.startswith(track) and span.name.startswith(name)]
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def test_a_request_is_its_queue_its_prefill_and_its_decode(bench: Bench) -> None
     recorder = record(bench, Level.REQUESTS)
     bench.submit("r", max_tokens=5)
     bench.run()
-    assert [span.name for span in recorder.spans if span.duration_ns] == [span.name for span in recorder.spans]
+    assert [span.name for span in recorder.spans() if span.duration_ns] == [span.name for span in recorder.spans()]
     request, *phases = of(recorder, "requests")
     assert (request.name, request.counts["generated_tokens"], request.labels["outcome"]) == ("request", 5, "finished")
-    assert {span.row for span in recorder.spans} == {"r#0"}
+    assert {span.row for span in recorder.spans()} == {"r#0"}
     assert {span.name for span in phases} <= {"queue", "prefill", "decode"}
     assert sum(span.duration_ns for span in phases) == request.duration_ns
 
@@ -81,7 +81,7 @@ def test_the_requests_level_tells_of_no_steps(bench: Bench) -> None:
     recorder = record(bench, Level.REQUESTS)
     bench.submit("r", max_tokens=4)
     bench.run()
-    assert {span.track for span in recorder.spans} == {"requests"}
+    assert {span.track for span in recorder.spans()} == {"requests"}
 
 
 def test_when_it_is_over_nobody_listens(bench: Bench) -> None:
@@ -89,7 +89,7 @@ def test_when_it_is_over_nobody_listens(bench: Bench) -> None:
     bench.engine.recording(None)
     bench.submit("r", max_tokens=4)
     bench.run()
-    assert not recorder.spans
+    assert not list(recorder.spans())
 
 
 def test_one_that_fails_ends_early_and_says_so(bench: Bench) -> None:
@@ -101,4 +101,4 @@ def test_one_that_fails_ends_early_and_says_so(bench: Bench) -> None:
     bench.submit("r", max_tokens=4)
     bench.run()
     assert len(bench.front_end.output_of("r")) == 4
-    assert (recorder.spans, recorder.notes) == ([], ["it ends early, as it has failed: OSError: no clock"])
+    assert (list(recorder.spans()), recorder.notes) == ([], ["it ends early, as it has failed: OSError: no clock"])

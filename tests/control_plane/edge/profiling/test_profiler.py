@@ -69,7 +69,7 @@ async def test_everybody_is_told_and_asked(rig: Rig) -> None:
     worker, front_end = rig.join("worker"), rig.join("front end")
     recording_id, able, left_out = rig.profiler.start(LIMITS)
     assert (able, left_out) == (["scheduler", "worker", "front end"], [])
-    rig.recorder.spans.append(Span("own", "t", "", 1, 1))
+    rig.recorder.add(Span("own", "t", "", 1, 1))
     stopping = asyncio.create_task(rig.profiler.stop(recording_id))
     await asyncio.sleep(0)
     assert rig.recorder is None
@@ -167,7 +167,7 @@ async def test_what_came_over_a_broken_stream_comes_again_and_counts_once(rig: R
 async def test_own_spans_are_written_beside_the_event_loop(rig: Rig) -> None:
     labels = Labels()
     rig.profiler.start(LIMITS)
-    rig.recorder.spans.append(Span("own", "t", "", 1, 1, (), {}, labels))
+    rig.recorder.add(Span("own", "t", "", 1, 1, (), {}, labels))
     await rig.profiler.stop("")
     assert len(labels.read_by) == 1 and labels.read_by != [threading.current_thread().name]
 

@@ -266,7 +266,7 @@ def recorded() -> SpanRecorder:
 
 
 def outcomes(recorder: SpanRecorder) -> list[tuple[str, str]]:
-    return [(span.labels["request_id"], span.labels["outcome"]) for span in recorder.spans if span.name == "call"]
+    return [(span.labels["request_id"], span.labels["outcome"]) for span in recorder.spans() if span.name == "call"]
 
 
 async def test_a_recording_has_each_call_once_whichever_of_its_ends_comes_first(live: RequestStreams) -> None:
@@ -319,5 +319,5 @@ async def test_a_recording_that_fails_ends_and_costs_no_call(live: RequestStream
         async with opened(live, make_output(len(engine.calls)), request_id=request_id) as stream:
             stream.request = Gone() if request_id == "x" else stream.request
     assert [call[0] for call in engine.calls] == ["end", "end"] and len(live) == 0
-    assert (recorder.spans, recorder.notes) == ([], ["it ends early, as it has failed: LookupError: arrival_time"])
+    assert (list(recorder.spans()), recorder.notes) == ([], ["it ends early, as it has failed: LookupError: arrival_time"])
     assert len([record for record in caplog.records if "a recording has failed" in record.message]) == 1
