@@ -60,8 +60,7 @@ class LiveRequests:
 
     def pop_outputs(self) -> list[tuple[FrontEnd, Outputs]]:
         """Output since the last call, for those front ends that have some."""
-        popped = [(owner.front_end, owner.pop_outputs()) for owner in self._front_ends.values()]
-        return [(front_end, outputs) for front_end, outputs in popped if not outputs.is_empty]
+        return [(owner.front_end, owner.pop_outputs()) for owner in self._front_ends.values() if not owner.outputs.is_empty]
 
     # Beginnings
 

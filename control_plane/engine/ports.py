@@ -201,7 +201,13 @@ class Outputs:
     @property
     def is_empty(self) -> bool:
         """Whether it brought nothing."""
-        return not (self.accepted or self.prompt_logprobs or self.numbers or self.finished or self.failed or self.started)
+        return not self.numbers and self.has_tokens_only
+
+    @property
+    def has_tokens_only(self) -> bool:
+        """Whether it brought nothing but tokens, with or without log probabilities, as most do."""
+        events = self.accepted or self.prompt_logprobs or self.numerics or self.finished or self.failed or self.started or self.usage
+        return not events
 
 
 class FrontEnd(Protocol):

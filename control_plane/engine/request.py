@@ -18,15 +18,11 @@ class FrontEndRequests:
     front_end: FrontEnd
     choices: dict[int, "LiveChoice"] = field(default_factory=dict)  # by number
     outputs: Outputs = field(default_factory=Outputs)
-    numbers: list[int] = field(default_factory=list)  # columns of the outputs, in a form that grows faster
-    token_ids: list[int] = field(default_factory=list)
     is_draining: bool = False  # what it submits is refused
 
     def pop_outputs(self) -> Outputs:
         """What came since the last call."""
         outputs, self.outputs = self.outputs, Outputs()
-        outputs.numbers, outputs.token_ids = ids(self.numbers), ids(self.token_ids)
-        self.numbers, self.token_ids = [], []
         return outputs
 
 

@@ -16,18 +16,10 @@ def write_outputs(outputs: Outputs, message: pb.Outputs) -> None:
     if outputs.numbers:
         message.numbers = pack_ids(outputs.numbers)
         message.token_ids = pack_ids(outputs.token_ids)
-    message.accepted.extend(outputs.accepted)
-    message.prompt_logprobs.extend(_prompt_logprobs(prompt) for prompt in outputs.prompt_logprobs)
-    message.numerics.extend(pb.NumericsChange(number=number, numerics_id=numerics_id) for number, numerics_id in outputs.numerics)
     if outputs.logprobs:
         _write_logprobs(outputs.logprobs, message)
-    message.finished.extend(_finished(finished) for finished in outputs.finished)
-    message.failed.extend(_failed(failed) for failed in outputs.failed)
-    message.started.extend(outputs.started)
-    message.usage.extend(
-        pb.TenantUsage(request_id=request_id, num_requests=usage.num_requests, num_tokens=usage.num_tokens)
-        for request_id, usage in outputs.usage
-    )
+    if not outputs.has_tokens_only:
+        _write_events(outputs, message)
 
 
 def scheduler_state(snapshot: EngineSnapshot) -> pb.SchedulerState:
@@ -60,6 +52,19 @@ def _worker_state(worker: WorkerSnapshot) -> pb.WorkerState:
         num_fenced_pages=worker.pages.fenced,
         num_cached_pages=worker.pages.cached,
         num_referenced_pages=worker.pages.referenced,
+    )
+
+
+def _write_events(outputs: Outputs, message: pb.Outputs) -> None:
+    message.accepted.extend(outputs.accepted)
+    message.prompt_logprobs.extend(_prompt_logprobs(prompt) for prompt in outputs.prompt_logprobs)
+    message.numerics.extend(pb.NumericsChange(number=number, numerics_id=numerics_id) for number, numerics_id in outputs.numerics)
+    message.finished.extend(_finished(finished) for finished in outputs.finished)
+    message.failed.extend(_failed(failed) for failed in outputs.failed)
+    message.started.extend(outputs.started)
+    message.usage.extend(
+        pb.TenantUsage(request_id=request_id, num_requests=usage.num_requests, num_tokens=usage.num_tokens)
+        for request_id, usage in outputs.usage
     )
 
 

@@ -118,7 +118,7 @@ class FrontEndSession:
         self._clock = clock
         self._requests: dict[str, set[int]] = {}  # numbers of the live choices of each live request
         self._owners: dict[int, str] = {}  # request of each live choice
-        self._passes: deque[pb.Passes] = deque()  # to be written, a message each
+        self._passes: deque[pb.ConnectResponse] = deque()  # to be written
         self._num_bytes: deque[int] = deque()  # of each
         self._write_began = -math.inf  # when the latest message was begun
         self._news: dict[str, pb.ConnectResponse] = {}  # other frames to be written, the latest of each kind
@@ -178,13 +178,14 @@ class FrontEndSession:
         if self._ended.done():
             return
         if not self._passes or self._num_bytes[-1] > _MESSAGE_BYTES:
-            self._passes.append(pb.Passes())
+            self._passes.append(pb.ConnectResponse())
             self._num_bytes.append(0)
-        message = self._passes[-1].passes.add()
+        passes = self._passes[-1].passes.passes
+        message = passes.add()
         try:
             write_outputs(outputs, message)
         except Exception:
-            del self._passes[-1].passes[-1]
+            del passes[-1]
             self.end(SessionEnd(grpc.StatusCode.INTERNAL, "output cannot be written"))
             raise
         self._num_bytes[-1] += message.ByteSize()
@@ -247,7 +248,7 @@ class FrontEndSession:
         """What is to be written next; output first, as its numbers are older than those of a state, and a farewell is the last frame."""
         if self._passes:
             self._num_bytes.popleft()
-            return pb.ConnectResponse(passes=self._passes.popleft())
+            return self._passes.popleft()
         return self._news.pop(next(iter(self._news))) if self._news else None
 
     def _forget_ended(self, outputs: Outputs) -> None:
