@@ -277,6 +277,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._device.era != self._session.era:
             self._sequences.forgotten(self._session.last_step_id)
             self._device.reset(self._session.era)
+            self._lanes_were_live = False
 
     def _watch_lease(self) -> None:
         now = self._clock()

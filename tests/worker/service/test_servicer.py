@@ -277,6 +277,27 @@ async def test_a_draining_worker_is_idle_after_a_farewell_that_left_lanes(rig: R
     assert "lease ran out" not in caplog.messages
 
 
+@pytest.mark.parametrize("leaves_lanes", [True, False], ids=["lanes live", "nothing live"])
+async def test_the_wait_for_the_next_owner_is_no_idle_time(rig: Rig, leaves_lanes: bool) -> None:
+    plane = rig.control_plane()
+    await plane.open()
+    await plane.step(1, admissions=[wire_admission(0, [1], pages=[0])])
+    await plane.result()
+    if not leaves_lanes:
+        await plane.step(2, released_lanes=pack_ids([0]))
+        await plane.result()
+    gaps = rig.metric("device_idle_gap_seconds_count")
+    await say_farewell(plane)
+    other = rig.control_plane()
+    await other.open("cp-2")
+    await other.step(1, admissions=[wire_admission(0, [1], pages=[0])])
+    await other.result()
+    assert rig.metric("device_idle_gap_seconds_count") == gaps
+    await other.step(2)
+    await other.result()
+    assert rig.metric("device_idle_gap_seconds_count") == gaps + 1
+
+
 async def test_what_runs_at_a_farewell_ends_before_anything_of_the_next_owner_begins(rig: Rig) -> None:
     rig.runner.gate.clear()
     plane = rig.control_plane()
