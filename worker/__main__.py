@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.configure(config.log_format, config.log_level)
         return _run(config)
     except StartUpError as error:
-        print(f"worker: {error}", file=sys.stderr)
+        logs.tell_failure("worker", error)
         return error.exit_code
 
 

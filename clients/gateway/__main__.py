@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from clients.gateway.server import run_gateway
         return uvloop.run(run_gateway(config))
     except StartUpError as error:
-        print(f"gateway: {error}", file=sys.stderr)
+        logs.tell_failure("gateway", error)
         return error.exit_code
     finally:
         set_server_signals()

@@ -13,6 +13,8 @@ from typing import TextIO
 
 from pypto_serving.process.start_up import OUR_PACKAGES
 
+_log = logging.getLogger(__name__)
+
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 _MAX_LINES = 10_000
@@ -45,6 +47,7 @@ def configure(log_format: str, level: str, **fields: str) -> None:
     has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = LineWriter(sys.stderr, is_terminal=is_terminal and as_text)
     handler.setFormatter(_TextFormatter(has_colours) if as_text else _JsonFormatter())
+    handler.tells_failures = log_format == "json"
     handler.addFilter(add_fields)
     logging.basicConfig(handlers=[handler], force=True)
     set_level(level)
@@ -60,6 +63,17 @@ def set_level(level: str) -> None:
 def current_level() -> str:
     """The level from which on is logged."""
     return logging.getLevelName(logging.getLogger(OUR_PACKAGES[0]).getEffectiveLevel()).lower()
+
+
+def tell_failure(program: str, failure: Exception) -> None:
+    """Say why a program cannot start: in the log where that was asked for as JSON, else in a line for the person who started it."""
+    writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LineWriter) and handler.tells_failures]
+    if writers:
+        _log.error("%s", failure, extra={"program": program})
+        for writer in writers:
+            writer.flush()
+    else:
+        print(f"{program}: {failure}", file=sys.stderr)
 
 
 def show_below(text: str) -> bool:
@@ -85,6 +99,7 @@ class LineWriter(logging.Handler):
         """`is_terminal`: a line can be shown below the others."""
         super().__init__()
         self.is_terminal = is_terminal
+        self.tells_failures = False  # also why the program cannot start
         self._stream = stream
         self._below = ""
         self._max_lines = max_lines
