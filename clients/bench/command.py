@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clients.bench.arrivals import Arrivals, Process, Trace
 from clients.bench.flags import DEFAULT_CONCURRENCY, DEFINITIONS, add_bench_arguments, check, lengths
 from clients.bench.goodput import Limits
-from clients.cli.command import Command, ExitCode, UsageError
+from clients.cli.command import Command, ExitCode, UsageError, writes
 from clients.cli.connection_flags import credentials, targets
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ async def _measure(arguments: argparse.Namespace) -> "list[LevelOutcome]":
     print(title)
     outcomes = await _run_levels(arguments, model, workload)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(_report(arguments, model, server, outcomes), indent=2) + "\n")
+        with writes("--json", arguments.json):
+            arguments.json.write_text(json.dumps(_report(arguments, model, server, outcomes), indent=2) + "\n")
     if arguments.plot is not None:
         from clients.bench.plot import panels, write_plot
 
-        write_plot(arguments.plot, title, panels(outcomes))
+        with writes("--plot", arguments.plot):
+            write_plot(arguments.plot, title, panels(outcomes))
     return outcomes
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from clients.cli.command import OutputFailed, UsageError
+from clients.cli.command import UsageError, writes
 from clients.cli.prompts_file import PromptId
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ class Answers:
 
     def _write(self, **entry: Any) -> None:
         # In one write, so that a line is torn only where the machine stops, or its disk is full.
-        try:
+        with writes("--output", self._path):
             self._file.write(json.dumps(entry, default=list, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
-        except OSError as error:
-            raise OutputFailed(self._path, error) from None
 
     def _keep_answers(self) -> None:
         if sum(map(len, self._answers())) == self._path.stat().st_size:

@@ -2,6 +2,8 @@
 
 import argparse
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar
@@ -31,10 +33,16 @@ class UsageError(Exception):
 
 
 class OutputFailed(Exception):
-    """What --output names could not be written."""
+    """The file that a flag names could not be written."""
 
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"--output: {path}: {error.strerror}")
+
+@contextmanager
+def writes(flag: str, path: Path) -> Iterator[None]:
+    """Raise OutputFailed for what cannot be written to the file that a flag names."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputFailed(f"{flag}: {path}: {error.strerror}") from None
 
 
 class ExitCode(IntEnum):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.cli.admin_calls import SECONDS, AdminCalls, admin_calls
-from clients.cli.command import Command, ExitCode, OutputFailed, UsageError
+from clients.cli.command import Command, ExitCode, UsageError, writes
 from pypto_serving.process.argument_types import between, number_between
 
 if TYPE_CHECKING:
@@ -60,10 +60,8 @@ class Profile(Command):
             if arguments.action == "run":
                 time.sleep(seconds)
             trace = _stop(calls, recording_id)
-        try:
+        with writes("--output", arguments.output):
             trace.write(arguments.output)
-        except OSError as error:
-            raise OutputFailed(arguments.output, error) from None
         for note in trace.notes:
             print(f"note: {note}", file=sys.stderr)
         print(f"{arguments.output}: {trace.num_spans} spans; open it at https://ui.perfetto.dev")

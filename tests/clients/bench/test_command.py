@@ -217,3 +217,15 @@ def test_malformed_flag_is_bad_usage(capsys, arguments, named):
 
 async def test_nobody_listening_is_unreachable(dead_target):
     assert await asyncio.to_thread(main, ["bench", *QUICK, "--target", dead_target, "--connect-seconds", "0.1"], {}) == 3
+
+
+async def test_a_report_that_cannot_be_written_names_its_file(bench):
+    status, told, _ = await bench("--json", "/dev/full")
+    assert (status, told.splitlines()[-1]) == (1, "error: --json: /dev/full: No space left on device")
+
+
+async def test_a_plot_that_cannot_be_written_names_its_file(bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "taken.png").mkdir()
+    status, told, _ = await bench("--plot", str(tmp_path / "taken.png"))
+    assert (status, told.splitlines()[-1]) == (1, f"error: --plot: {tmp_path / 'taken.png'}: Is a directory")
