@@ -3,28 +3,15 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.checkpoints import TinyCheckpoint
 from harness.probing import status_and_line
-from harness.processes import ServingProcess, control_plane, fixed_ports, front_end, scheduler, worker
+from harness.processes import ServingProcess, control_plane, fixed_ports, front_end, scheduler
 
 pytestmark = pytest.mark.slow
 
 OK = (200, "ok")
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: TinyCheckpoint) -> Path:
-    return tiny_checkpoint("llama")
-
-
-@pytest.fixture(scope="module")
-def device(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as device:
-        yield device
 
 
 def probe(process: ServingProcess, name: str) -> tuple[int, str]:

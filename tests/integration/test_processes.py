@@ -14,8 +14,7 @@ from urllib.request import urlopen
 import grpc
 import grpc.aio
 import pytest
-from harness.checkpoints import TinyCheckpoint
-from harness.processes import ServingProcess, control_plane, worker
+from harness.processes import ServingProcess, control_plane
 from harness.raw_streams import RawStreams
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,17 +26,6 @@ from pypto_serving.log.v1 import log_pb2
 pytestmark = pytest.mark.slow
 
 _PARTS = {"scheduler", "0", "1"}
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: TinyCheckpoint) -> Path:
-    return tiny_checkpoint("qwen3", "bfloat16")
-
-
-@pytest.fixture(scope="module")
-def device(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as device:
-        yield device
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.checkpoints import TinyCheckpoint
-from harness.processes import ServingProcess, control_plane, worker
+from harness.processes import ServingProcess, control_plane
 from harness.running_gateway import running_gateway
 from openai import AsyncOpenAI, RateLimitError
 
@@ -21,22 +20,16 @@ pytestmark = pytest.mark.slow
 _LONG = {"prompt": "Story", "temperature": 0.9, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def device(tiny_checkpoint: TinyCheckpoint) -> Iterator[ServingProcess]:
-    with worker(tiny_checkpoint("qwen3", "bfloat16")) as device:
-        yield device
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
 @pytest.fixture
-def control(tiny_checkpoint: TinyCheckpoint, device: ServingProcess, keys: Path) -> Iterator[ServingProcess]:
+def control(model: Path, device: ServingProcess, keys: Path) -> Iterator[ServingProcess]:
     keys.write_text("key-1 name=acme requests=4\n")
     flags = ("--frontends", "2", "--takeover", "--api-keys-file", str(keys))
-    with control_plane(tiny_checkpoint("qwen3", "bfloat16"), [device], *flags) as control:
+    with control_plane(model, [device], *flags) as control:
         control.wait_until_ready()
         yield control
 

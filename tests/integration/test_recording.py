@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.checkpoints import TinyCheckpoint
-from harness.processes import ServingProcess, control_plane, worker
+from harness.processes import ServingProcess, control_plane
 from harness.trace_rules import CheckedTrace, Event
 
 from clients import AsyncClient
@@ -17,17 +16,6 @@ pytestmark = pytest.mark.slow
 
 #: Each stream has a connection of its own, which the kernel gives to one of two front ends: all of them to one in 1 of 32,768 runs.
 _NUM_STREAMS = 16
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: TinyCheckpoint) -> Path:
-    return tiny_checkpoint("qwen3", "bfloat16")
-
-
-@pytest.fixture(scope="module")
-def device(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as device:
-        yield device
 
 
 @pytest.fixture(scope="module")

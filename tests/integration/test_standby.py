@@ -3,15 +3,13 @@
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 from fakes.network.certificates import CertificateDirectory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness.checkpoints import TinyCheckpoint
-from harness.processes import ServingProcess, fixed_ports, front_end, scheduler, worker
+from harness.processes import ServingProcess, fixed_ports, front_end, scheduler
 from harness.raw_streams import RawStreams
 from harness.waiting import until
 
@@ -24,17 +22,6 @@ from pypto_serving.wire.fingerprint import fingerprint_model
 pytestmark = pytest.mark.slow
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: TinyCheckpoint) -> Path:
-    return tiny_checkpoint("qwen3", "bfloat16")
-
-
-@pytest.fixture(scope="module")
-def device(model: Path) -> Iterator[ServingProcess]:
-    with worker(model) as device:
-        yield device
 
 
 def says(process: ServingProcess, message: str) -> bool:
