@@ -19,7 +19,7 @@ from kernels import ops
 from kernels.accelerator.rows import sum_features
 from pypto_serving.wire.columns import Floats
 from worker.sampling.philox import Floats64
-from worker.step import Ints, SamplingColumns
+from worker.step import Ints
 from worker.transfers import to_device
 
 _BLOCK_ROWS = 64  # bounds the memory that drawing takes, in rows of the vocabulary
@@ -31,19 +31,20 @@ _WHOLE = 1 << 30  # what the shares of a row add up to, but for their rounding; 
 _Leading = Callable[[Tensor], Tensor]
 
 
-def draw(scores_of: Callable[[Ints], Tensor], columns: SamplingColumns, drawn: Ints, points: Floats64, vocab_size: int) -> Tensor:
-    """Draw for the rows `drawn`, rising, at `points` in (0, 1); returns token ids [drawn rows] int64 on the device of the scores."""
-    top_k = np.where((columns.top_k == 0) | (columns.top_k > vocab_size), vocab_size, columns.top_k)
+def draw(tempered: Callable[[Ints], Tensor], top_k: Ints, top_p: Floats, points: Floats64, vocab_size: int) -> Tensor:
+    """Draw for each row at `points` in (0, 1); returns token ids [rows] int64 on the device of the scores.
+
+    `tempered` gives the scores of the rows at some places, rising: divided by the temperature, the greatest of each row 0, -inf what cannot
+    be drawn. A top-k of `vocab_size` and a top-p of 1 keep them all.
+    """
     # 24 bits of the points, rounded up: a float32 holds them, and never 0.
     rounded = np.ceil(points * 2**24) * 2.0**-24
-    blocks = [
-        (places, leading) for group, leading in _groups(top_k[drawn], columns.top_p[drawn], vocab_size) for places in _in_blocks(group)
-    ]
+    blocks = [(places, leading) for group, leading in _groups(top_k, top_p, vocab_size) for places in _in_blocks(group)]
     token_ids = []
     for places, leading in blocks:
-        rows = drawn[places]  # their parameters in one copy; no vocabulary has more than the 2^24 tokens that a float32 counts
-        parameters = np.stack([columns.temperature[rows], columns.min_p[rows], columns.top_p[rows], top_k[rows], rounded[places]])
-        scores = scores_of(rows)
+        # In one copy; no vocabulary has more than the 2^24 tokens that a float32 counts.
+        parameters = np.stack([top_p[places], top_k[places], rounded[places]])
+        scores = tempered(places)
         token_ids.append(_draw_block(scores, to_device(parameters.astype(np.float32), scores.device), leading))
     order = np.argsort(np.concatenate([places for places, _ in blocks]))
     return torch.cat(token_ids)[to_device(order, token_ids[0].device)]
@@ -64,10 +65,9 @@ def _in_blocks(places: Ints) -> list[Ints]:
 
 
 def _draw_block(scores: Tensor, parameters: Tensor, leading: _Leading | None) -> Tensor:
-    """Draw from `scores` [rows, vocab] by temperature, min-p, top-p, top-k and point: `parameters` [5, rows]; returns token ids."""
-    temperature, min_p, top_p, top_k, points = parameters.unsqueeze(-1)
-    weights = ((scores - scores.amax(dim=-1, keepdim=True)) / temperature).exp()  # the greatest one is 1
-    weights = weights.where(weights >= min_p, 0.0)
+    """Draw from tempered `scores` [rows, vocab] by top-p, top-k and point: `parameters` [3, rows]; returns token ids."""
+    top_p, top_k, points = parameters.unsqueeze(-1)
+    weights = scores.exp()  # the greatest one is 1
     if leading is not None:
         weights = _filter(weights, leading(weights), top_k.int(), top_p)
     # A row of NaN has failed, and its token is not used.

@@ -136,30 +136,35 @@ def _bounded(values: Tensor, before: Tensor) -> Tensor:
 
 
 def _draw(scores: _Scores, rows: SamplingRows, drawn: Ints) -> Tensor:
-    """Draw for the rows `drawn`, a block at a time; returns token ids."""
-    uniform, device = uniforms(rows.columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN), scores.logits.device
+    """Draw for the rows `drawn`, rising, a block at a time; returns token ids."""
+    columns, device, vocab_size = rows.columns, scores.logits.device, scores.logits.shape[-1]
+    uniform = uniforms(columns.seed[drawn], rows.indices[drawn], Purpose.TOKEN)
+    top_k, top_p = columns.top_k[drawn], columns.top_p[drawn]
+    top_k = np.where((top_k == 0) | (top_k > vocab_size), vocab_size, top_k)
+
+    def tempered(places: Ints) -> Tensor:
+        return _temper(scores.of(drawn[places]), columns, drawn[places])
+
     if not ops.has_float64(device.type):
-        return draw(scores.of, rows.columns, drawn, uniform, scores.logits.shape[-1])
-    points = to_device(uniform, device)[:, None]
-    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(drawn), _BLOCK_ROWS)]
-    return torch.cat([_draw_block(scores.of(drawn[block]), rows.columns, drawn[block], points[block]) for block in blocks])
+        return draw(tempered, top_k, top_p, uniform, vocab_size)
+    token_ids = []
+    for start in range(0, len(drawn), _BLOCK_ROWS):
+        block = np.arange(start, min(start + _BLOCK_ROWS, len(drawn)))
+        weights = tempered(block).softmax(dim=-1)
+        filtered = to_device(np.flatnonzero((top_k[block] < vocab_size) | (top_p[block] < 1)), device)
+        if len(filtered):
+            cuts = _Cuts(to_device(top_k[block], device)[:, None], to_device(top_p[block], device)[:, None])
+            weights[filtered] = _filter(_at(weights, filtered), cuts.of(filtered))
+        token_ids.append(_invert(weights, to_device(uniform[block], device)[:, None]))
+    return torch.cat(token_ids)
 
 
-def _draw_block(scores: Tensor, columns: SamplingColumns, block: Ints, points: Tensor) -> Tensor:
-    """Draw from `scores` [rows of the block, vocab] at `points` [rows of the block, 1] in (0, 1); returns token ids."""
-    device, vocab_size = scores.device, scores.shape[-1]
-    # The largest score becomes 0: no temperature makes an infinite one of it.
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / to_device(columns.temperature[block], device)[:, None]
-    weights = scores.softmax(dim=-1)
-    if columns.min_p[block].any():
-        least = to_device(columns.min_p[block], device)[:, None] * weights.amax(dim=-1, keepdim=True)
-        weights = scores.masked_fill(weights < least, _NEVER).softmax(dim=-1)
-    top_k = np.where((columns.top_k[block] == 0) | (columns.top_k[block] > vocab_size), vocab_size, columns.top_k[block])
-    cuts = _Cuts(to_device(top_k, device)[:, None], to_device(columns.top_p[block], device)[:, None])
-    filtered = to_device(np.flatnonzero((top_k < vocab_size) | (columns.top_p[block] < 1)), device)
-    if len(filtered):
-        weights[filtered] = _filter(_at(weights, filtered), cuts.of(filtered))
-    return _invert(weights, points)
+def _temper(scores: Tensor, columns: SamplingColumns, rows: Ints) -> Tensor:
+    """Temperature and min-p: the scores of `rows`, the greatest 0, and -inf where a weight is too small beside the greatest."""
+    device, min_p = scores.device, columns.min_p[rows]
+    # Where the largest score is 0 no temperature makes an infinite one of it.
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / to_device(columns.temperature[rows], device)[:, None]
+    return scores.masked_fill(scores.exp() < to_device(min_p, device)[:, None], _NEVER) if min_p.any() else scores
 
 
 @dataclass(frozen=True, slots=True)
