@@ -27,6 +27,7 @@ class StreamState:
 
     def __init__(self, request: Request) -> None:
         self._spec = generation_spec(request)
+        self._with_logprobs = self._spec.output.logprobs
         self.metadata = call_metadata(request)
         self._started: pb.Started | None = None
         self._received: dict[int, _Received] = {}
@@ -115,7 +116,7 @@ class StreamState:
         return None
 
     def _receive_delta(self, wire: pb.Delta) -> Delta:
-        delta = Delta.from_wire(wire)
+        delta = Delta.from_wire(wire, self._with_logprobs)
         received = self._received.get(delta.choice) or self._choice(delta.choice)
         expected = len(received.token_ids)
         if delta.first_index != expected or received.finished:

@@ -1,6 +1,7 @@
 """Streams that break, clients that go away, and servers that are not there."""
 
 import asyncio
+import re
 import socket
 
 import httpx
@@ -10,7 +11,7 @@ from grpc import StatusCode
 from harness.running_gateway import running_gateway
 
 from clients.async_client import AsyncClient
-from clients.gateway import control_planes
+from clients.gateway import control_planes, server
 
 COMPLETIONS = "/v1/completions"
 WHOLE = "100 101 102 103 104 "
@@ -243,3 +244,37 @@ async def test_a_check_that_fails_of_a_defect_is_logged_and_tried_again(caplog, 
                 await asyncio.sleep(0.02)
         await server.set_serving(False)
         await until_ready(http, 503)
+
+
+def listening_with_a_small_buffer(host, port, listen=server._listen):
+    listening = listen(host, port)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return listening
+
+
+async def num_events(http):
+    return float(re.search("gateway_events_total ([0-9.]+)", (await http.get("/metrics")).text)[1])
+
+
+async def test_a_slow_reader_is_waited_for_and_gets_every_event(monkeypatch):
+    monkeypatch.setattr(server, "_listen", listening_with_a_small_buffer)
+    body = b'{"prompt": "x", "stream": true, "max_tokens": 2000}'
+    headers = f"host: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    async with FakeServer(FakeInferenceService()) as plane, running_gateway(plane.target) as gateway:
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", gateway.server.port))
+            reader, writer = await asyncio.open_connection(sock=slow, limit=1024)
+            writer.write(f"POST {COMPLETIONS} HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body)
+            async with httpx.AsyncClient(base_url=gateway.url) as http:
+                before, now = 0.0, 0.0
+                while now == 0 or now != before:
+                    before, now = now, await num_events(http)
+                    await asyncio.sleep(0.1)
+                assert now < 2000
+            answer = await reader.read()
+            writer.close()
+    texts = re.findall(rb'"text":"(\d+) "', answer)
+    assert [int(text) for text in texts] == list(range(100, 2100))
+    assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
