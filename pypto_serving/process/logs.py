@@ -19,6 +19,10 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 _MAX_LINES = 10_000
 _FLUSH_SECONDS = 1.0
+
+#: Lines that come within it wake the log's thread once: each time whoever logs waits for it to have had its turn.
+_GATHER_SECONDS = 0.01
+
 _ERASE = "\r\x1b[K"  # of a terminal: the line
 
 
@@ -142,6 +146,8 @@ class LineWriter(logging.Handler):
                     self._num_dropped -= dropped
                     fields = {"lines": dropped, "msg": "log lines dropped, as nobody read them in time", "levelno": logging.WARNING}
                     self._write(logging.makeLogRecord({**fields, "name": __name__, "levelname": "WARNING"}))
+            if self._lines.empty():
+                time.sleep(_GATHER_SECONDS)
 
     def _write(self, entry: logging.LogRecord | str) -> None:
         erased = _ERASE if self._below else ""
