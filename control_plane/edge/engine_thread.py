@@ -161,7 +161,12 @@ class EngineThread:
 
     async def refused_workers(self) -> list[RefusedWorker]:
         """Those that will not work for us."""
-        return [RefusedWorker(link.address, link.trouble) for link in await self.link_states() if link.phase is LinkPhase.REFUSED]
+        return await self.call(lambda engine: self.refused_workers_now())
+
+    def refused_workers_now(self) -> list[RefusedWorker]:
+        """Those that will not work for us; to be asked for on the engine's event loop."""
+        links = self._registry.states() if self._registry else []
+        return [RefusedWorker(link.address, link.trouble) for link in links if link.phase is LinkPhase.REFUSED]
 
     async def call(self, function: Callable[[Engine], _R]) -> _R:
         """What `function` returns on the engine's event loop."""

@@ -16,7 +16,7 @@ from harness.waiting import until
 
 from control_plane.edge.frontend_link.service import SERVER_OPTIONS, SchedulerService, SessionOptions
 from control_plane.edge.session_contract import MESSAGE_SIZES
-from pypto_serving.admin.v1 import admin_pb2_grpc
+from control_plane.engine.snapshot import RefusedWorker
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 
@@ -32,7 +32,7 @@ class ServedScheduler:
         self._options = {"model_fingerprint": "model", "vocab_size": VOCAB_SIZE, **seconds, **options}
         self._num_starts = 0
         self.change: Change | None = None  # of what is sent from the next start on; the engine then trusts what comes back of it
-        self.admin: admin_pb2_grpc.AdminServiceServicer | None = None  # served from the next start on
+        self.refused_workers: list[RefusedWorker] = []
         self._server: grpc.aio.Server | None = None
         self.engine = SessionEngine()
         self.service: SchedulerService
@@ -46,14 +46,12 @@ class ServedScheduler:
         self._num_starts += 1
         self.engine = SessionEngine(checks_resumes=self.change is None, **engine)
         options = SessionOptions(scheduler_id=f"{self.address} {self._num_starts}", **self._options)
-        self.service = SchedulerService(self.engine, options, clock=self._clock)
+        self.service = SchedulerService(self.engine, options, clock=self._clock, refused_workers=lambda: self.refused_workers)
         server = self._server = grpc.aio.server(options=SERVER_OPTIONS)
         if self.change:
             add_hostile_service(self.service, server, self.change)
         else:
             scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(self.service, server)
-        if self.admin:
-            admin_pb2_grpc.add_AdminServiceServicer_to_server(self.admin, server)
         assert server.add_insecure_port(self.address)
         await server.start()
         if not stands_by:

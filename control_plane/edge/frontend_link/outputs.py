@@ -1,12 +1,16 @@
 """What the engine brings, as front ends get it."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from control_plane.core.step import PackedLogprobs, TokenLogprob
 from control_plane.engine.ports import FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished
-from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.columns import pack_floats, pack_ids
+
+#: Workers that a front end is told of: its clients hear of no more.
+_MAX_REFUSED = 16
 
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 
@@ -22,8 +26,8 @@ def write_outputs(outputs: Outputs, message: pb.Outputs) -> None:
         _write_events(outputs, message)
 
 
-def scheduler_state(snapshot: EngineSnapshot) -> pb.SchedulerState:
-    """Encode a snapshot."""
+def scheduler_state(snapshot: EngineSnapshot, refused_workers: Iterable[RefusedWorker] = ()) -> pb.SchedulerState:
+    """Encode a snapshot, and some of the workers that were refused."""
     return pb.SchedulerState(
         workers=[_worker_state(worker) for worker in snapshot.workers],
         num_running=snapshot.num_running,
@@ -35,6 +39,7 @@ def scheduler_state(snapshot: EngineSnapshot) -> pb.SchedulerState:
         max_model_len=snapshot.max_model_len,
         retry_after_us=_us(snapshot.retry_after_seconds),
         healthy=snapshot.healthy,
+        refused_workers=[pb.RefusedWorker(address=each.address, reason=each.reason) for each in islice(refused_workers, _MAX_REFUSED)],
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
 import grpc
@@ -16,6 +16,7 @@ from control_plane.edge.frontend_link.outputs import scheduler_state
 from control_plane.edge.frontend_link.session import FrontEndSession, FrontEndView, SessionEnd, SessionEngine, StreamContext, UnreadLimits
 from control_plane.edge.profiling.profiler import Profiler
 from control_plane.edge.session_contract import HEARTBEAT_SECONDS, MAX_SILENCE_SECONDS, MESSAGE_SIZES
+from control_plane.engine.snapshot import RefusedWorker
 from pypto_serving.process.listening import EXCLUSIVE_PORT
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
@@ -66,12 +67,14 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         standing_by: Callable[[], str] = lambda: "the scheduler stands by",
         clock: Callable[[], float] = time.monotonic,
         profiler: Profiler | None = None,
+        refused_workers: Callable[[], Iterable[RefusedWorker]] = tuple,
     ) -> None:
-        """`standing_by` says why front ends are refused before `open`."""
+        """`standing_by` says why front ends are refused before `open`; `refused_workers`: those that will not work for the engine."""
         self._engine = engine
         self._options = options
         self._clock = clock
         self._profiler = profiler or Profiler("scheduler")
+        self._refused_workers = refused_workers
         self._sessions: dict[str, FrontEndSession] = {}  # by front end
         self._epoch = 0
         self._refusal: Callable[[], str] | None = standing_by  # None: it serves
@@ -178,7 +181,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._epoch += 1
         session = FrontEndSession(front_end_id, self._epoch, self._engine, options.vocab_size, options.unread, self._clock)
         self._sessions[front_end_id] = session
-        session.tell_state(scheduler_state(self._engine.take_snapshot()))
+        session.tell_state(self._state())
         if self._drains:
             session.tell(pb.ConnectResponse(drain=pb.Drain()))
         _log.info("front end in session", extra={"front_end": front_end_id, "epoch": self._epoch})
@@ -211,6 +214,9 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             self._profiler.left(session)
             _log.info("front end gone", extra={"front_end": session.front_end_id, "epoch": session.epoch, "reason": end.message})
 
+    def _state(self) -> pb.SchedulerState:
+        return scheduler_state(self._engine.take_snapshot(), self._refused_workers())
+
     async def _beat(self) -> None:
         """Tell all front ends the engine's numbers, and end the sessions of those that are silent.
 
@@ -220,7 +226,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         max_silent_beats = round(options.max_silence_seconds / options.heartbeat_seconds)
         while True:
             await asyncio.sleep(options.heartbeat_seconds)
-            numbers = scheduler_state(self._engine.take_snapshot())
+            numbers = self._state()
             for session in list(self._sessions.values()):
                 session.tell_state(numbers)
                 session.num_silent_beats += 1

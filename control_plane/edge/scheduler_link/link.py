@@ -1,7 +1,6 @@
 """The link of a front end to the scheduler: one session after the other, so that calls notice nothing of the change."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from control_plane.edge.scheduler_link.dialler import Dialler
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLinkOptions
 from control_plane.edge.scheduler_link.session import Session
-from control_plane.edge.scheduler_link.stream import LossCause, SessionLost, channel_of_session
+from control_plane.edge.scheduler_link.stream import LossCause, SessionLost
 from control_plane.engine.ports import Failure, GenerationRequest
 from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
-from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.scheduler.v1 import scheduler_pb2_grpc
 from pypto_serving.wire.checks import FrameError
@@ -89,13 +87,8 @@ class SchedulerLink:
         return self._session.channel if self._session else None
 
     async def refused_workers(self) -> list[RefusedWorker]:
-        """Those that will not work for the scheduler; of one that does not answer nothing is known."""
-        if self.channel is None:
-            return []
-        with contextlib.suppress(grpc.aio.AioRpcError, SessionLost), channel_of_session():
-            state = await admin_pb2_grpc.AdminServiceStub(self.channel).GetState(admin_pb2.GetStateRequest())
-            return [RefusedWorker(link.address, link.trouble) for link in state.links if link.phase == admin_pb2.LINK_PHASE_REFUSED]
-        return []
+        """Those that will not work for the scheduler in session."""
+        return self._session.refused_workers if self._session else []
 
     @property
     def trouble(self) -> str:

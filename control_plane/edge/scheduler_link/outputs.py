@@ -7,7 +7,7 @@ from itertools import islice
 from control_plane.core.pages.page_pool import PageCounts
 from control_plane.core.step import PackedLogprobs, TokenLogprob, ids
 from control_plane.engine.ports import Failure, FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished, TenantUsage
-from control_plane.engine.snapshot import EngineSnapshot, WorkerSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_equal_lengths, check_name, check_range
 from pypto_serving.wire.columns import Ids, unpack_finite, unpack_ids_below
@@ -55,6 +55,11 @@ def read_state(state: pb.SchedulerState) -> EngineSnapshot:
         retry_after_seconds=state.retry_after_us / 1e6,
         healthy=state.healthy,
     )
+
+
+def read_refused(state: pb.SchedulerState) -> list[RefusedWorker]:
+    """Read which workers the scheduler tells of that will not work for it."""
+    return [RefusedWorker(each.address, each.reason[:_MAX_MESSAGE_LENGTH]) for each in state.refused_workers]
 
 
 def _worker(worker: pb.WorkerState) -> WorkerSnapshot:

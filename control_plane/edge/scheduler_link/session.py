@@ -11,9 +11,9 @@ import grpc.aio
 from control_plane.edge.scheduler_link import commands
 from control_plane.edge.scheduler_link.live_requests import LiveRequests
 from control_plane.edge.scheduler_link.options import FrontEndSide, SchedulerLinkOptions
-from control_plane.edge.scheduler_link.outputs import read_outputs, read_state
+from control_plane.edge.scheduler_link.outputs import read_outputs, read_refused, read_state
 from control_plane.edge.scheduler_link.stream import LossCause, SessionLost, SessionStream
-from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
 from pypto_serving.recording.clock_offset import PeerClock
 from pypto_serving.recording.member import RecordingMember
 from pypto_serving.recording.recorder import SpanRecorder
@@ -54,6 +54,7 @@ class Session:
         self._recording = RecordingMember(front_end.record, self._end_recording, self._writable.set)
         self.snapshot: EngineSnapshot | None = None  # the latest numbers of the engine
         self.snapshot_time = -math.inf
+        self.refused_workers: list[RefusedWorker] = []
 
     @property
     def address(self) -> str:
@@ -163,6 +164,7 @@ class Session:
                         self._take_in(message)
                 case "state":
                     self.snapshot, self.snapshot_time = read_state(frame.state), self._active_clock()
+                    self.refused_workers = read_refused(frame.state)
                     self._peer_clock.heard(frame.state.clock)
                 case "recording":
                     self._recording.told(frame.recording)

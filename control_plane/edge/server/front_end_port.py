@@ -79,7 +79,9 @@ class FrontEndServer:
     @asynccontextmanager
     async def serve(self, thread: EngineThread, engine: Engine) -> AsyncIterator[None]:
         """Serve front ends while the block runs, as soon as this scheduler may; until then they are told why not."""
-        service = SchedulerService(engine, self._options, self._refusal, profiler=thread.profiler)
+        service = SchedulerService(
+            engine, self._options, self._refusal, profiler=thread.profiler, refused_workers=thread.refused_workers_now
+        )
         # Sessions end in their own way; calls of operators are counted where these call, at a front end.
         errors = ErrorInterceptor(lambda method, code, context: (), services=f"/{_ADMIN}/")
         server = grpc.aio.server(interceptors=[errors], options=SERVER_OPTIONS)

@@ -7,7 +7,6 @@ from control_plane.core.pages.page_pool import PageCounts
 from control_plane.edge.scheduler_link.options import FrontEndNumbers
 from control_plane.engine.ports import Failure
 from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
-from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.log.v1 import log_pb2
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -65,22 +64,14 @@ async def test_a_log_level_is_told(front_end, scheduler):
     await until(lambda: front_end.log_levels == [log_pb2.LEVEL_DEBUG])
 
 
-class Admin(admin_pb2_grpc.AdminServiceServicer):
-    """Knows two workers."""
-
-    async def GetState(self, request, context):
-        refused = admin_pb2.LinkState(address="a:1", phase=admin_pb2.LINK_PHASE_REFUSED, trouble="another model")
-        return admin_pb2.GetStateResponse(links=[refused, admin_pb2.LinkState(address="b:1", phase=admin_pb2.LINK_PHASE_IN_SESSION)])
-
-
-async def test_refused_workers_are_those_of_the_scheduler(make_scheduler, start_front_end):
-    scheduler = make_scheduler()
-    scheduler.admin = Admin()
-    await scheduler.start()
-    front_end = start_front_end(scheduler)
-    await until(lambda: not front_end.link.trouble)
-    assert await front_end.link.refused_workers() == [RefusedWorker("a:1", "another model")]
+async def test_refused_workers_are_those_of_the_scheduler(front_end, scheduler):
+    scheduler.refused_workers = [RefusedWorker(f"w:{index}", "another model") for index in range(40)]
+    await until(lambda: front_end.link._session and front_end.link._session.refused_workers)
+    assert await front_end.link.refused_workers() == scheduler.refused_workers[:16]
+    scheduler.refused_workers = []
+    await until(lambda: not front_end.link._session.refused_workers)
     await scheduler.kill()
+    await until(lambda: front_end.link.trouble)
     assert await front_end.link.refused_workers() == []
 
 
