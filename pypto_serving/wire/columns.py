@@ -21,6 +21,9 @@ NO_PAGE = 0xFFFFFFFF
 #: Both sides keep generations as int64.
 MAX_GENERATION = 2**63 - 1
 
+#: From here on numpy is faster, which takes some microseconds to begin.
+_SHORT_BYTES = 1024 * U32.itemsize
+
 Ids = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.intp]  # ids in the form with which numpy indexes fastest
 Floats = npt.NDArray[np.float32]
@@ -46,6 +49,17 @@ def unpack_ids_below(column: bytes, field: str, limit: int) -> Ids:
     ids = unpack_ids(column, field)
     check_below(field, ids, limit)
     return ids
+
+
+def unpack_column(column: bytes, field: str, limit: int) -> "array[int]":
+    """As `unpack_ids_below`, into an array of the standard library: for what is walked through, and quickly where it is short."""
+    values = array("I")
+    is_short = len(column) <= _SHORT_BYTES and not len(column) % U32.itemsize
+    if is_short:
+        values.frombytes(column)
+    if not is_short or max(values, default=0) >= limit:
+        values = array("I", unpack_ids_below(column, field, limit).tobytes())
+    return values
 
 
 def pack_floats(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:

@@ -1,8 +1,11 @@
+from array import array
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pypto_serving.wire.checks import FrameError
 from pypto_serving.wire.columns import (
     MAX_GENERATION,
     generation_fields,
@@ -10,6 +13,7 @@ from pypto_serving.wire.columns import (
     pack_floats,
     pack_generations,
     pack_ids,
+    unpack_column,
     unpack_floats,
     unpack_generations,
     unpack_ids,
@@ -25,6 +29,17 @@ def test_columns_are_little_endian() -> None:
 def test_columns_round_trip() -> None:
     assert unpack_ids(pack_ids([0, 7, 2**32 - 1]), "lanes").tolist() == [0, 7, 2**32 - 1]
     assert unpack_floats(pack_floats([0.5, -2.0]), "values").tolist() == [0.5, -2.0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 1025])
+def test_a_column_that_is_walked_through_is_checked_alike_short_or_long(count: int) -> None:
+    values = [*range(count)]
+    assert unpack_column(pack_ids(values), "ids", count) == array("I", values)
+    with pytest.raises(FrameError) as torn:
+        unpack_column(pack_ids(values) + b"x", "ids", count)
+    assert str(torn.value) == f"ids: {4 * count + 1} bytes are not a whole number of uint32"
+    with pytest.raises(FrameError, match="ids"):
+        unpack_column(pack_ids([*values, count]), "ids", count)
 
 
 def test_a_torn_column_is_named() -> None:

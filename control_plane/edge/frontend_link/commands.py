@@ -1,19 +1,16 @@
 """Commands of front ends, checked before any of them has an effect."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from control_plane.core.sampling import SamplingParams
-from control_plane.core.step import ids
 from control_plane.edge.session_contract import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, common_version
 from control_plane.engine.ports import ChoiceSpec, Failure, GenerationRequest, Quota, Tenant
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_name, check_range
-from pypto_serving.wire.columns import unpack_ids_below
+from pypto_serving.wire.columns import unpack_column
 from pypto_serving.wire.contract import MAX_FEATURES
 from pypto_serving.wire.sampling import check_sampling
 from pypto_serving.wire.traceparent import clean_traceparent
@@ -88,12 +85,12 @@ def _request(submit: pb.Submission, limits: SessionLimits, now: float) -> Genera
     check_range("submit.resume_key (length)", len(submit.resume_key), 0, _MAX_ID_LENGTH)
     check_range("submit.choices (number)", len(submit.choices), 0, _MAX_CHOICES)
     check_range("submit.max_tokens", submit.max_tokens, 0, _MAX_UINT32)
-    prompt = _token_ids(submit.prompt_token_ids, "submit.prompt_token_ids", limits.vocab_size)
+    prompt = unpack_column(submit.prompt_token_ids, "submit.prompt_token_ids", limits.vocab_size)
     check_range("submit.prompt_token_ids (length)", len(prompt), 1, _MAX_UINT32)
     indices = [choice.index for choice in submit.choices]
     if any(later <= earlier for earlier, later in pairwise(indices)):
         raise FrameError(f"submit.choices.index: {indices} do not rise")
-    end_token_ids = unpack_ids_below(submit.end_token_ids, "submit.end_token_ids", limits.vocab_size)
+    end_token_ids = unpack_column(submit.end_token_ids, "submit.end_token_ids", limits.vocab_size)
     return GenerationRequest(
         request_id=submit.request_id,
         resume_key=submit.resume_key,
@@ -101,7 +98,7 @@ def _request(submit: pb.Submission, limits: SessionLimits, now: float) -> Genera
         choices=[_choice(choice, submit.max_tokens, limits.vocab_size) for choice in submit.choices],
         max_tokens=submit.max_tokens,
         min_tokens=submit.min_tokens,
-        end_token_ids=frozenset(end_token_ids.tolist()),
+        end_token_ids=frozenset(end_token_ids),
         arrival_time=now - submit.age_us / 1e6,
         priority=submit.priority,
         cache_salt=submit.cache_salt,
@@ -125,7 +122,7 @@ def _choice(choice: pb.Choice, max_tokens: int, vocab_size: int) -> ChoiceSpec:
     field = "submit.choices"
     if not choice.HasField("sampling"):
         raise FrameError(f"{field}.sampling: missing; every choice says how its tokens are drawn")
-    resumed = _token_ids(choice.resumed_token_ids, f"{field}.resumed_token_ids", vocab_size)
+    resumed = unpack_column(choice.resumed_token_ids, f"{field}.resumed_token_ids", vocab_size)
     check_range(f"{field}.resumed_token_ids (length)", len(resumed), 0, max(0, max_tokens - 1))
     if choice.HasField("resumed_numerics_id"):
         check_name(f"{field}.resumed_numerics_id", choice.resumed_numerics_id)
@@ -147,10 +144,3 @@ def _sampling(sampling: worker_pb2.LaneSampling, vocab_size: int) -> SamplingPar
         logit_bias=tuple(zip(token_ids.tolist(), values.tolist(), strict=True)),
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
     )
-
-
-def _token_ids(column: bytes, field: str, vocab_size: int) -> Sequence[int]:
-    """Read tokens into an array of the standard library: what the engine does with them is faster so."""
-    token_ids = ids()
-    token_ids.frombytes(unpack_ids_below(column, field, vocab_size).astype(np.uint32).tobytes())
-    return token_ids

@@ -1,16 +1,15 @@
 """What the scheduler sends, read and checked."""
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from control_plane.core.pages.page_pool import PageCounts
-from control_plane.core.step import PackedLogprobs, TokenLogprob, ids
+from control_plane.core.step import PackedLogprobs, TokenLogprob
 from control_plane.engine.ports import Failure, FinishReason, Outputs, PromptLogprobs, RequestFailed, SequenceFinished, TenantUsage
 from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker, WorkerSnapshot
 from pypto_serving.scheduler.v1 import scheduler_pb2 as pb
 from pypto_serving.wire.checks import FrameError, check_equal_lengths, check_name, check_range
-from pypto_serving.wire.columns import Ids, unpack_finite, unpack_ids_below
+from pypto_serving.wire.columns import Ids, unpack_column, unpack_finite, unpack_ids_below
 from pypto_serving.wire.contract import MAX_ALTERNATIVES
 
 _NO_LIMIT = 2**32
@@ -24,8 +23,8 @@ def read_outputs(message: pb.Outputs, vocab_size: int, prompt_of: Callable[[str]
 
     `prompt_of`: the prompt of a request; raises FrameError for one that is not live.
     """
-    numbers = _column(message.numbers, "numbers", _NO_LIMIT)
-    token_ids = _column(message.token_ids, "token_ids", vocab_size)
+    numbers = unpack_column(message.numbers, "numbers", _NO_LIMIT)
+    token_ids = unpack_column(message.token_ids, "token_ids", vocab_size)
     check_equal_lengths({"numbers": numbers, "token_ids": token_ids})
     return Outputs(
         accepted=list(message.accepted),
@@ -74,16 +73,6 @@ def _worker(worker: pb.WorkerState) -> WorkerSnapshot:
         acked_step_id=worker.acked_step_id,
         pages=PageCounts(worker.num_free_pages, worker.num_fenced_pages, worker.num_cached_pages, worker.num_referenced_pages),
     )
-
-
-def _column(column: bytes, field: str, limit: int) -> "array[int]":
-    values = ids()
-    if len(column) % values.itemsize == 0:
-        values.frombytes(column)
-        if max(values, default=0) < limit:
-            return values
-    unpack_ids_below(column, field, limit)
-    raise AssertionError(f"{field}: nothing is wrong with it")
 
 
 def _numerics(change: pb.NumericsChange) -> tuple[int, str]:
