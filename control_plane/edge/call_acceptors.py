@@ -65,7 +65,7 @@ class CallAcceptors:
         loop, name = asyncio.get_running_loop(), method.encode()
         while self._core.is_running():
             try:
-                state = await self._core._request_registered_call(name)  # a task for it would be for nothing
+                state = await self._core._make_request_call_future(name)
             except cygrpc._RequestCallError:  # the server stops, or the call has ended already
                 continue
             handling = cygrpc._handle_rpc(method, resolver, self._interceptors, state, loop, False)
