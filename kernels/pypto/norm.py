@@ -56,11 +56,13 @@ def add_rms_norm_kernel(
 ):
     rows = x.shape[0]
     width = x.shape[1]
-    pypto.set_vec_tile_shapes(1, width)
-    scale = pypto.cast(pypto.reshape(weight, [1, width]), pypto.DT_FP32)
     for index in pypto.loop((rows + loop_rows - 1) // loop_rows, name="TILES", idx_name="index"):
         start = index * loop_rows
         valid = pypto.min(loop_rows, rows - start)
+        # A turn of a task's rows is one task; else the weight is converted by a task that all the others wait for.
+        pypto.set_pass_options(sg_set_scope=1 if loop_rows == task_rows else -1)
+        pypto.set_vec_tile_shapes(1, width)
+        scale = pypto.cast(pypto.reshape(weight, [1, width]), pypto.DT_FP32)
         pypto.set_vec_tile_shapes(task_rows, width)
         left = pypto.cast(pypto.view(x, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)
         right = pypto.cast(pypto.view(residual, [loop_rows, width], [start, 0], valid_shape=[valid, width]), pypto.DT_FP32)

@@ -14,7 +14,7 @@ import pypto
 import torch
 from torch import Tensor
 
-from kernels.pypto.key_tile import MASKED, MEMORY, all_key_positions, find_pages, mask, read, score, weigh
+from kernels.pypto.key_tile import MEMORY, all_key_positions, find_pages, mask, read, score, weigh
 from kernels.pypto.tiles import decode_merged_tasks, decode_tiles
 from kernels.scratch import MAX_DECODE_BYTES, PAGES_PER_KEY_TILE, key_tiles, rows_per_launch
 
@@ -87,9 +87,7 @@ def decode_merge_kernel(
     tiles: int,
     key_tile: int,
     window: int,
-    merged_tasks: int,
 ):
-    pypto.set_pass_options(vec_nbuffer_setting={-1: merged_tasks})
     head_dim = out.shape[1]
     for row in pypto.loop(positions.shape[0], name="ROWS", idx_name="row"):
         last = read(positions, row)
@@ -97,9 +95,9 @@ def decode_merge_kernel(
         pypto.set_vec_tile_shapes(heads, head_dim)
         if last < 0:
             pypto.assemble(pypto.cast(pypto.full([heads, head_dim], 0.0, pypto.DT_FP32), pypto.DT_BF16), [row * heads, 0], out)
-        running_max = pypto.full([heads, 1], MASKED, pypto.DT_FP32)
-        denominator = pypto.full([heads, 1], 0.0, pypto.DT_FP32)
-        accumulator = pypto.full([heads, head_dim], 0.0, pypto.DT_FP32)
+        running_max = pypto.tensor([heads, 1], pypto.DT_FP32, "running_max")
+        denominator = pypto.tensor([heads, 1], pypto.DT_FP32, "denominator")
+        accumulator = pypto.tensor([heads, head_dim], pypto.DT_FP32, "accumulator")
         begin = first // key_tile
         # Unrolled loops that begin at another number than 0 go wrong in PyPTO 0.2.0.
         for index in pypto.loop((last + key_tile) // key_tile - begin, name="KEY_TILES", idx_name="index", unroll_list=[8, 4, 2, 1]):
@@ -107,12 +105,17 @@ def decode_merge_kernel(
             tile_max = pypto.view(tile_maxima, [heads, 1], [place, 0])
             tile_denominator = pypto.view(tile_denominators, [heads, 1], [place, 0])
             tile_sum = pypto.view(parts, [heads, head_dim], [place, 0])
-            new_max = pypto.maximum(running_max, tile_max)
-            rescale = pypto.exp(running_max - new_max)
-            tile_rescale = pypto.exp(tile_max - new_max)
-            denominator[:] = denominator * rescale + tile_denominator * tile_rescale
-            accumulator[:] = accumulator * rescale + tile_sum * tile_rescale
-            running_max[:] = new_max
+            if pypto.is_loop_begin(index):
+                running_max[:] = pypto.clone(tile_max)
+                denominator[:] = pypto.clone(tile_denominator)
+                accumulator[:] = pypto.clone(tile_sum)
+            else:
+                new_max = pypto.maximum(running_max, tile_max)
+                rescale = pypto.exp(running_max - new_max)
+                tile_rescale = pypto.exp(tile_max - new_max)
+                denominator[:] = denominator * rescale + tile_denominator * tile_rescale
+                accumulator[:] = accumulator * rescale + tile_sum * tile_rescale
+                running_max[:] = new_max
             if pypto.is_loop_end(index):
                 pypto.assemble(pypto.cast(accumulator / denominator, pypto.DT_BF16), [row * heads, 0], out)
 
@@ -147,7 +150,6 @@ def paged_decode(
     out = torch.empty_like(q)
     for begin in range(0, num_rows, block):
         end = min(begin + block, num_rows)
-        merged_attend, merged_merge = decode_merged_tasks(end - begin)
         decode_attend_kernel(
             queries[begin * heads : end * heads],
             k_cache.view(-1, width),
@@ -164,7 +166,7 @@ def paged_decode(
             scale,
             window,
             *decode_tiles(heads, width, page_tokens),
-            merged_attend,
+            decode_merged_tasks(end - begin),
         )
         decode_merge_kernel(
             positions[begin:end],
@@ -176,6 +178,5 @@ def paged_decode(
             tiles,
             key_tile,
             window,
-            merged_merge,
         )
     return out

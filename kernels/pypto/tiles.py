@@ -44,12 +44,14 @@ def norm_tiles(rows: int, width: int) -> RowTiles:
 
 def add_norm_tiles(rows: int, width: int) -> RowTiles:
     """For add_rms_norm, which holds twice as much at a time."""
-    return _row_tiles(rows, 2 if 2048 < width <= 6144 else _power_of_two_below(4096 // width, 64))
+    return _short_turns(rows, 2 if 2048 < width <= 6144 else _power_of_two_below(4096 // width, 64))
 
 
 def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
-    """For swiglu: the rows as above, and columns of a task."""
-    return *_row_tiles(rows, 8), min(width, 2048)
+    """For swiglu: the rows as above, and columns of a task, half of them."""
+    columns = _multiple(-(-width // 2), 16)
+    elements = 16384 if rows <= 16 else 20480  # with few rows short tasks, on many cores
+    return *_short_turns(rows, _power_of_two_below(elements // columns, 8)), columns
 
 
 def linear_tiles(rows: int, out_features: int, in_features: int) -> LinearTiles:
@@ -83,6 +85,11 @@ def _most_weight_depth(tile_rows: int, columns: int, turns: int, in_features: in
 
 def _row_tiles(rows: int, task_rows: int) -> RowTiles:
     return RowTiles(_power_of_two_above(rows, task_rows, max(task_rows, _MAX_LOOP_ROWS)), task_rows)
+
+
+def _short_turns(rows: int, task_rows: int) -> RowTiles:
+    """Up to 64 rows a turn is one row of tasks: three tasks that nothing ties begin and end behind a task of PyPTO's own."""
+    return RowTiles(task_rows, task_rows) if rows <= 64 else _row_tiles(rows, task_rows)
 
 
 def _power_of_two_above(number: int, least: int, most: int) -> int:
@@ -137,11 +144,9 @@ def decode_tiles(heads: int, width: int, page_tokens: int) -> DecodeTiles:
     return DecodeTiles(rows, key_depth, _multiple(min(width, 1024), key_depth), columns, depth, min(heads, 32))
 
 
-def decode_merged_tasks(rows: int) -> tuple[int, int]:
-    """How many tasks of decode attention are made one, in its two kernels: with few rows cores are idle, with many they wait for tasks."""
-    if rows < 8:
-        return 2, 1
-    return 4, 2 if rows < 16 else 8
+def decode_merged_tasks(rows: int) -> int:
+    """How many tasks of decode attention are made one: with few rows cores are idle, with many they wait for tasks."""
+    return 2 if rows < 8 else 4
 
 
 def head_rows_per_tile(width: int) -> int:
