@@ -37,6 +37,7 @@ class _Exchange:
         self._num_bytes = 0
         self._num_declared = int(dict(scope["headers"]).get(b"content-length", 0))
         self._status = 0
+        scope["direct_send"] = send
         self._request_id = scope["request_id"] = _given_id(scope) or secrets.token_hex(12)
 
     async def run(self, app: ASGIApp) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.connection import Credentials
 from clients.gateway.app import build_app
@@ -42,22 +41,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _Connection(HttpToolsProtocol):
-    """Writes parts of streams past ASGI, whose message and coroutine for each would take 2 us of the 60 that an event may."""
-
-    def on_message_begin(self) -> None:
-        """A new request."""
-        super().on_message_begin()
-        self.scope["state"]["write_part"] = self._write_part
-
-    def _write_part(self, part: bytes) -> bool:
-        """Write a chunk of an answer without a length; False: not written, as the client reads too slowly, or is gone."""
-        if self.flow.write_paused or self.transport.is_closing():
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-        return True
 
 
 class GatewayServer:
@@ -159,7 +142,7 @@ def _uvicorn_config(gateway: Gateway, config: GatewayConfig) -> uvicorn.Config:
         watch_tls("tls", tls)  # says what is wrong with the files, which uvicorn's traceback would not
     return uvicorn.Config(
         Envelope(build_app(gateway), gateway),
-        http=_Connection,
+        http="httptools",
         ws="none",
         lifespan="off",
         log_config=None,
