@@ -56,6 +56,7 @@ def test_products_are_batch_invariant(setting: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_hst_05_equal_numerics_ids_have_equal_bits(tiny_checkpoint: TinyCheckpoint) -> None:
     digests = defaultdict(set)
     for setting in ({}, {"DNNL_MAX_CPU_ISA": "SSE41"}, *ONEDNN, *ATEN, LOOPS):
