@@ -36,6 +36,9 @@ class ModelShape:
     vocab: int = 151936
 
 
+#: New tokens of a sequence, and its length with them.
+PREFILLS = ((128, 128), (512, 512), (512, 2048), (128, 4096), (2048, 2048))
+
 QWEN3_0_6B = ModelShape("qwen3-0.6b", 1024, 3072, 16, 8, 28)
 QWEN3_14B = ModelShape("qwen3-14b", 5120, 17408, 40, 8, 40)
 
@@ -90,10 +93,8 @@ def _attention() -> Iterator[KernelCase]:
     for model in (QWEN3_0_6B, QWEN3_14B):
         yield _attend(f"decode-attention/{model.name}/8-of-1024", model, [1] * 8, [1024] * 8)
         yield _attend(f"decode-attention/{model.name}/32-of-512", model, [1] * 32, [512] * 32)
-        yield _attend(f"prefill-attention/{model.name}/128-of-128", model, [128], [128])
-        yield _attend(f"prefill-attention/{model.name}/512-of-2048", model, [512], [2048])
-    yield _attend("prefill-attention/qwen3-0.6b/512-of-512", QWEN3_0_6B, [512], [512])
-    yield _attend("prefill-attention/qwen3-0.6b/128-of-4096", QWEN3_0_6B, [128], [4096])
+        for rows, length in PREFILLS:
+            yield _attend(f"prefill-attention/{model.name}/{rows}-of-{length}", model, [rows], [length])
     yield _attend("mixed-attention/qwen3-0.6b/64-of-256-and-8-of-512", QWEN3_0_6B, [64] + [1] * 8, [256] + [512] * 8)
 
 

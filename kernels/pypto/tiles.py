@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _L1_ELEMENTS = 512 * 1024 // 2  # bf16
 _CUBE_CORES = 24
+_VECTOR_CORES = 48
 _CUBE_TASKS = 22  # with a task for every core the last ones start late
 _MAX_LOOP_ROWS = 128
 
@@ -114,14 +115,33 @@ class PrefillTiles(NamedTuple):
     query_tile: int  # rows of a sequence at a time
     cube_rows: int  # of their heads, those of a product
     softmax_rows: int  # of their heads, those of a softmax
-    merge_rows: int  # rows whose key tiles a task adds up
+    merged: int  # softmax tasks that become one
 
 
-def prefill_tiles(rows: int, group: int, head_dim: int) -> PrefillTiles:
-    """For attention of many rows with `group` heads for each kv head."""
+class MergeTiles(NamedTuple):
+    """How the key tiles of many rows are merged."""
+
+    query_tile: int  # rows of a sequence at a time
+    vector_rows: int  # of these, rows of a task
+
+
+def prefill_tiles(rows: int, group: int, key_tile: int, one_tile: bool) -> PrefillTiles:
+    """For attention of many rows with `group` heads for each kv head to one key tile or several."""
     query_tile = max(16, 256 // group // 16 * 16)  # its heads are a product of up to 256 rows
     cube_rows = max(16 * count for count in range(1, 17) if query_tile * group % (16 * count) == 0)
-    return PrefillTiles(query_tile if rows <= query_tile else 2 * query_tile, cube_rows, 32, 8192 // head_dim)
+    query_tile *= 1 if rows <= query_tile else 2
+    if one_tile:  # short tasks, as cores are idle
+        return PrefillTiles(query_tile, cube_rows, 32, 4)
+    # Four such tiles at a time fit the unified buffer; where five were needed, PyPTO would carry some to memory and back.
+    softmax_rows = min(32, 11264 // key_tile)
+    return PrefillTiles(query_tile, cube_rows, softmax_rows, -(-query_tile * group // (2 * softmax_rows)))
+
+
+def prefill_merge_tiles(rows: int, heads: int, columns: int) -> MergeTiles:
+    """For merging the key tiles of many rows with parts of `columns` columns."""
+    query_tile = _power_of_two_above(rows, 16, 256)
+    most = min(12384 // columns, max(16, -(-heads * query_tile // _VECTOR_CORES)))  # for every core a task of a query tile, if it fits
+    return MergeTiles(query_tile, -(-query_tile // -(-query_tile // most)))
 
 
 class DecodeTiles(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 from harness.kernels.generated_kernels import MODELS
 
-from kernels.scratch import MAX_DECODE_BYTES, MAX_PREFILL_BYTES, rows_per_launch, scratch_bytes
+from kernels.scratch import MAX_DECODE_BYTES, MAX_PREFILL_BYTES, PREFILL_STATISTICS, rows_per_launch, scratch_bytes
 
 MIB = 1 << 20
 PAGE_TOKENS = 128
@@ -35,7 +35,7 @@ def test_graphs_of_every_published_model_stay_below_256_mib(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_chunk_of_a_prompt_has_rows_enough_at_a_time(model):
-    assert rows_per_launch(512, *_shape(model), MAX_PREFILL_BYTES) >= 128
+    assert rows_per_launch(512, *_shape(model), MAX_PREFILL_BYTES, PREFILL_STATISTICS) >= 128
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -207,5 +207,7 @@ def test_every_pass_of_the_compiler_keeps_decode(run, random):
     Sequences(random, [70, 3], (2, 1)).check(run, last_rows([70, 3]), depth=Depth.ALL_PASSES)
 
 
-def test_every_pass_of_the_compiler_keeps_prompts(run, random):
-    Sequences(random, [18], (2, 1)).check(run, [(0, 0, 18)], depth=Depth.ALL_PASSES)
+@pytest.mark.parametrize("chunk", [(0, 0, 18), (0, 60, 70)])
+def test_every_pass_of_the_compiler_keeps_prompts(run, random, chunk):
+    """Of one key tile, and of two, which are merged."""
+    Sequences(random, [chunk[2]], (2, 1)).check(run, [chunk], depth=Depth.ALL_PASSES)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from harness.kernels.generated_kernels import MODELS
 
-from kernels.pypto.tiles import decode_tiles, linear_tiles, norm_tiles, prefill_tiles
+from kernels.pypto.tiles import decode_tiles, linear_tiles, norm_tiles, prefill_merge_tiles, prefill_tiles
 
 KIB = 1024
 # Hidden sizes, feed-forward sizes and vocabularies from a tiny model to one of 70 billion parameters, and sizes that divide by nothing.
@@ -38,6 +38,11 @@ def test_few_kernels_are_compiled():
     assert len({linear_tiles(rows, 4096, 1024) for rows in range(1, 5000)}) == 3
 
 
+def test_few_kernels_of_prefill_are_compiled():
+    assert len({prefill_tiles(rows, 2, KEY_TILE, one_tile) for rows in range(1, 5000) for one_tile in (True, False)}) == 4
+    assert len({prefill_merge_tiles(rows, 16, 144) for rows in range(1, 5000)}) == 5
+
+
 #: Heads, kv heads and their width, of published models and of two with one kv head; docs of PyPTO bound the vector tile of a reduction.
 HEADS = [(m.heads, m.kv_heads, m.head_dim) for m in MODELS.values()] + [(32, 1, 128), (71, 1, 64)]
 MOST_REDUCED = 64 * KIB
@@ -50,8 +55,11 @@ def test_tiles_of_attention_fit(heads, kv_heads, head_dim):
     assert 4 * decode.vector_rows * KEY_TILE <= MOST_REDUCED
     assert 4 * decode.rows * max(decode.columns, 128) <= 128 * KIB and 2 * decode.columns * decode.depth <= 64 * KIB
     for rows in (1, 100, 2048):
-        prefill = prefill_tiles(rows, heads // kv_heads, head_dim)
-        assert 4 * prefill.softmax_rows * KEY_TILE <= MOST_REDUCED and 4 * prefill.merge_rows * head_dim <= MOST_REDUCED
+        prefill = prefill_tiles(rows, heads // kv_heads, KEY_TILE, one_tile=False)
+        assert 4 * 4 * prefill.softmax_rows * KEY_TILE <= 180 * KIB, "PyPTO would carry what does not fit to memory and back"
+        assert 1 <= prefill.merged <= -(-prefill.query_tile * (heads // kv_heads) // prefill.softmax_rows)
+        merge = prefill_merge_tiles(rows, heads, head_dim + 16)
+        assert 4 * merge.vector_rows * (head_dim + 16) <= MOST_REDUCED and merge.vector_rows <= merge.query_tile
         assert 4 * prefill.cube_rows * 128 <= 128 * KIB and prefill.cube_rows % 16 == 0
         assert prefill.query_tile * (heads // kv_heads) % prefill.cube_rows == 0
 
