@@ -4,15 +4,17 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
 import grpc
 
 from clients.connection import open_async_channel
+from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 from pypto_serving.inference.v1 import inference_pb2 as pb
+from pypto_serving.profile.v1 import profile_pb2
 
 _METHOD = "/pypto_serving.inference.v1.InferenceService/GenerateStream"
 _PROMPT_TOKENS = 16
@@ -123,3 +125,14 @@ async def holding(target: str, count: int, num_channels: int, max_tokens: int) -
 
         calls = [call for call in await asyncio.gather(*(begin() for _ in range(count))) if call is not None]
         yield calls
+
+
+@contextmanager
+def recording(admin_target: str) -> Iterator[None]:
+    """Record steps in all processes until the block ends; what was recorded is fetched then, and thrown away."""
+    with grpc.insecure_channel(admin_target) as channel:
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        started = admin.StartProfile(admin_pb2.StartProfileRequest(level=profile_pb2.LEVEL_STEPS, max_seconds=600.0, max_spans=1_000_000))
+        yield
+        for _ in admin.StopProfile(admin_pb2.StopProfileRequest(recording_id=started.recording_id)):
+            pass

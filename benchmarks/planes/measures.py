@@ -5,18 +5,20 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.planes.client import burst, holding, probe_started, read_streams
+from benchmarks.planes.client import burst, holding, probe_started, read_streams, recording
 from benchmarks.planes.load import StreamLoad, run_load, under_load
-from benchmarks.planes.processes import BareServer, Planes, Setup
+from benchmarks.planes.processes import BareServer, Planes, Setup, Usage
 from benchmarks.planes.usage import available_bytes
 from benchmarks.report import Row, row_against_limit
 
 _CHANNELS = 8  # where connections have to meet several front ends
 _MAX_MESSAGE_RATIO = 1.3
+_MAX_RECORDING_RATIO = 1.03
 _SETTLE_SECONDS = 3.0
 
 
@@ -58,12 +60,31 @@ def measure_devices(scale: Scale) -> Iterator[Row]:
     for num_workers, lanes, limits_ms in ((1, 256, {0.5: 0.2, 0.95: 1.0}), (8, 64, {0.95: 2.0})):
         load = StreamLoad(num_workers * lanes, 1900, num_turns=20, is_nice=True)
         with Planes(scale.setup(num_workers=num_workers, lanes=lanes)) as planes, under_load(planes, load):
-            before = planes.usage()
-            time.sleep(scale.watch_seconds)
-            gaps = (planes.usage() - before).idle_gaps
+            gaps = _watch(planes, scale.watch_seconds).idle_gaps
         for share, limit in limits_ms.items():
             work = f"device idle between 5 ms steps, {num_workers} worker{'s' * (num_workers > 1)} of {lanes} lanes, p{share * 100:.0f}"
             yield row_against_limit(work, gaps.quantile(share) * 1e3, limit, "ms")
+
+
+def measure_recordings(scale: Scale) -> Iterator[Row]:
+    """What a recording of steps adds to the CPU time of a token, while it runs: with and without one, in turns."""
+    plain, recorded = [], []
+    with Planes(scale.setup()) as planes, under_load(planes, StreamLoad(256, 1900, num_turns=20, is_nice=True)):
+        for _ in range(4 * scale.rounds):
+            plain.append(_watch(planes, scale.watch_seconds / 4))
+            with recording(planes.admin_target):
+                recorded.append(_watch(planes, scale.watch_seconds / 4))
+    for name, seconds_of in (("scheduler", attrgetter("scheduler")), ("front end", attrgetter("frontends"))):
+        rounds = [[seconds_of(usage) * 1e6 / usage.num_tokens for usage in usages] for usages in zip(recorded, plain, strict=True)]
+        figures = " / ".join(f"{statistics.median(each):.2f}" for each in zip(*rounds, strict=True))
+        ratio = statistics.median(on / off for on, off in rounds)
+        yield Row(f"{name}, CPU per token, steps recorded", "none recorded", f"{figures} us", ratio, _MAX_RECORDING_RATIO, at_most=True)
+
+
+def _watch(planes: Planes, seconds: float) -> Usage:
+    before = planes.usage()
+    time.sleep(seconds)
+    return planes.usage() - before
 
 
 def measure_messages(scale: Scale) -> Iterator[Row]:
@@ -150,6 +171,7 @@ MEASURES = {
     "tokens": measure_tokens,
     "devices": measure_devices,
     "messages": measure_messages,
+    "recordings": measure_recordings,
     "calls": measure_calls,
     "held": measure_held,
     "idle": measure_idle,

@@ -73,15 +73,15 @@ class Planes:
     def __init__(self, setup: Setup) -> None:
         self._stack = ExitStack()
         self._one_process = not setup.num_frontends
-        port, announce_port, metrics_port, *worker_ports = free_ports(3 + 2 * setup.num_workers)
-        self.target = f"127.0.0.1:{port}"
+        port, announce_port, metrics_port, admin_port, *worker_ports = free_ports(4 + 2 * setup.num_workers)
+        self.target, self.admin_target = f"127.0.0.1:{port}", f"127.0.0.1:{admin_port}"
         self._log = self._stack.enter_context(tempfile.NamedTemporaryFile("w"))  # noqa: SIM115
         self._worker_metrics = [int(port) for port in worker_ports[1::2]]
         addresses = worker_ports[::2]
         ports = zip(addresses, worker_ports[1::2], strict=True)
         self._workers = [self._start(_worker(setup, *pair)) for pair in ports]
         dialled = [flag for address in addresses for flag in ("--worker", f"127.0.0.1:{address}")]
-        own = ["--port", port, "--announce-port", announce_port, "--metrics-port", metrics_port]
+        own = ["--port", port, "--announce-port", announce_port, "--metrics-port", metrics_port, "--admin-port", admin_port]
         self._control = self._start([*_control(setup), *own, *dialled])
         try:
             asyncio.run(self._wait_until_ready(setup))
