@@ -69,13 +69,16 @@ def measure_devices(scale: Scale) -> Iterator[Row]:
 def measure_recordings(scale: Scale) -> Iterator[Row]:
     """What a recording of steps adds to the CPU time of a token, while it runs: with and without one, in turns."""
     plain, recorded = [], []
-    with Planes(scale.setup()) as planes, under_load(planes, StreamLoad(256, 1900, num_turns=20, is_nice=True)):
-        for _ in range(4 * scale.rounds):
+    load = StreamLoad(256, 8000, num_turns=2, is_nice=True)  # between the turns there are hardly any tokens
+    with Planes(scale.setup(max_model_len=8192)) as planes, under_load(planes, load):
+        for _ in range(3 * scale.rounds):
             plain.append(_watch(planes, scale.watch_seconds / 4))
             with recording(planes.admin_target):
                 recorded.append(_watch(planes, scale.watch_seconds / 4))
     for name, seconds_of in (("scheduler", attrgetter("scheduler")), ("front end", attrgetter("frontends"))):
-        rounds = [[seconds_of(usage) * 1e6 / usage.num_tokens for usage in usages] for usages in zip(recorded, plain, strict=True)]
+        rounds = [
+            [seconds_of(usage) * 1e6 / max(1.0, usage.num_tokens) for usage in usages] for usages in zip(recorded, plain, strict=True)
+        ]
         figures = " / ".join(f"{statistics.median(each):.2f}" for each in zip(*rounds, strict=True))
         ratio = statistics.median(on / off for on, off in rounds)
         yield Row(f"{name}, CPU per token, steps recorded", "none recorded", f"{figures} us", ratio, _MAX_RECORDING_RATIO, at_most=True)
