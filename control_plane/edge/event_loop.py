@@ -7,11 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from socket import socket
+from threading import Lock
 from typing import Any
 
 import uvloop
 
 _GRPC_READER = "PollerCompletionQueue"
+
+#: All loops of a process read from one pair: two at once could take each other the byte that is left for the look.
+_READING = Lock()
 
 
 class EventLoop(uvloop.Loop):
@@ -33,11 +37,11 @@ class EventLoop(uvloop.Loop):
 def _read_all(pair: socket, callback: Callable[..., Any], *args: Any) -> None:
     """Call back with one byte left of those that are there: it takes that one out, and then all events.
 
-    A byte is put in after its event, so that none is forgotten.
+    A byte is put in after its event, so that none is forgotten, as long as a look follows all bytes that are taken out.
     """
     num_bytes = array("i", [0])
-    fcntl.ioctl(pair, termios.FIONREAD, num_bytes)
-    with suppress(BlockingIOError):  # another loop of this process reads from the same pair
+    with _READING, suppress(BlockingIOError):  # another loop may have been faster
+        fcntl.ioctl(pair, termios.FIONREAD, num_bytes)
         if num_bytes[0] > 1:
             pair.recv(num_bytes[0] - 1)
         callback(*args)

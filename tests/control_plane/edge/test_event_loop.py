@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any
 
 import grpc.aio
@@ -89,6 +91,32 @@ def test_bytes_that_another_loop_has_taken_out_are_not_waited_for(pair: tuple[so
     events = Events(reader)
     _read_all(reader, events.take_in)
     assert events.num_looks == 0
+
+
+class SharedReader(socket.socket):
+    """Out of which two loops take bytes at the same time, as far as nothing keeps one of them waiting."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self._both = Barrier(2, timeout=0.2)
+
+    def recv(self, num_bytes: int, flags: int = 0) -> bytes:
+        with suppress(BrokenBarrierError):
+            self._both.wait()
+        return super().recv(num_bytes, flags)
+
+
+def test_two_loops_that_read_at_once_forget_no_event(pair: tuple[socket.socket, socket.socket]) -> None:
+    reader, writer = pair
+    with SharedReader(reader.detach()) as shared:
+        events = Events(shared)
+        writer.send(b"11")
+        loops = [Thread(target=_read_all, args=(shared, events.take_in)) for _ in range(2)]
+        for loop in loops:
+            loop.start()
+        for loop in loops:
+            loop.join()
+        assert events.num_looks == 1
 
 
 def test_other_readers_are_left_alone() -> None:
