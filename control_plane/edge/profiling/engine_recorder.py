@@ -18,7 +18,7 @@ from pypto_serving.recording.recorder import Span, SpanRecorder
 _LOOP, _REQUESTS = "engine loop", "requests"
 _MAX_IN_FLIGHT = 4096
 
-#: What is kept of a part of a pass: its name, when it ended, and what it was about.
+#: What is kept of a part of a pass: its name (empty: nothing was done), when it ended, and what it was about.
 _Part = tuple[str, int, tuple[Any, ...]]
 
 #: Of a step: its id, tokens, chunks, tokens of these, admissions.
@@ -76,13 +76,15 @@ class EngineRecorder(RequestRecorder):
 
     def __init__(self, recorder: SpanRecorder, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(recorder, clock)
-        self._begun_ns = 0
-        self._parts: list[_Part] = []  # of the pass under way
+        self._begun_ns = recorder.begin_ns
+        self._parts: list[_Part] = []  # since the last pass was over, as a result may be taken in before the next one
         self._sent: dict[tuple[Replica, int], tuple[int, _StepCounts]] = {}  # steps in flight, and when they were sent
 
     def pass_begun(self) -> None:
-        self._parts = []
-        self._begun_ns = self._clock()
+        if self._parts:
+            self._parts.append(("", self._clock(), ()))
+        else:
+            self._begun_ns = self._clock()
 
     def result_applied(self, replica: Replica, step_id: int, num_tokens: int) -> None:
         self._parts.append(("result", self._clock(), (replica.description.incarnation, step_id, num_tokens)))
@@ -101,8 +103,10 @@ class EngineRecorder(RequestRecorder):
         self._sent[replica, step.step_id] = now, counts
 
     def published(self) -> None:
-        self._parts.append(("publish", self._clock(), ()))
+        now = self._clock()
+        self._parts.append(("publish", now, ()))
         self._recorder.note(self._begun_ns, len(self._parts), _pass_spans, self._begun_ns, self._parts)
+        self._begun_ns, self._parts = now, []
 
     def result_arrived(self, replica: Replica, step_id: int) -> None:
         sent_ns, counts = self._sent.pop((replica, step_id), (0, None))
@@ -128,7 +132,8 @@ def _pass_spans(since_ns: int, parts: Iterable[_Part]) -> Iterator[Span]:
             flows = [step_flow(incarnation, counts["step"]), *(request_flow(*request) for request in requests)]
         elif name == "publish":
             flows, counts = result_flows, {"tokens": num_result_tokens}
-        yield Span(name, _LOOP, "", since_ns, until_ns - since_ns, flows, counts)
+        if name:
+            yield Span(name, _LOOP, "", since_ns, until_ns - since_ns, flows, counts)
         since_ns = until_ns
 
 

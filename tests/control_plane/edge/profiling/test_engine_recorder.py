@@ -77,6 +77,19 @@ def test_the_time_of_a_pass_is_spent_without_a_gap(bench: Bench) -> None:
     assert all(later.begin_ns == earlier.begin_ns + earlier.duration_ns for earlier, later in pairwise(loop))
 
 
+def test_a_result_that_is_applied_between_two_passes_is_published_by_the_next_one(bench: Bench) -> None:
+    recorder = record(bench)
+    bench.submit("r", max_tokens=4)
+    bench.turn()
+    bench.worker.run_step()
+    bench.lose(bench.worker)
+    bench.turn()
+    loop = of(recorder, "engine loop")
+    assert [span.name for span in loop][-4:] == ["publish", "result", "schedule", "publish"]
+    [result] = of(recorder, "engine loop", "result")
+    assert (result.counts["tokens"], loop[-1].counts["tokens"], loop[-1].flows) == (1, 1, result.flows)
+
+
 def test_the_requests_level_tells_of_no_steps(bench: Bench) -> None:
     recorder = record(bench, Level.REQUESTS)
     bench.submit("r", max_tokens=4)
