@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+_GRPC = "grpc._cython.cygrpc"
+
 _MAX_LINES = 10_000
 _FLUSH_SECONDS = 1.0
 
@@ -52,6 +54,7 @@ def configure(log_format: str, level: str, **fields: str) -> None:
     handler = LineWriter(sys.stderr, is_terminal=is_terminal and as_text)
     handler.setFormatter(_TextFormatter(has_colours) if as_text else _JsonFormatter())
     handler.tells_failures = log_format == "json"
+    handler.addFilter(_is_of_use)
     handler.addFilter(add_fields)
     logging.basicConfig(handlers=[handler], force=True)
     set_level(level)
@@ -91,6 +94,12 @@ def show_below(text: str) -> bool:
         if not text:
             writer.flush()
     return bool(writers)
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """All but a traceback of gRPC about a status that it could not send: the call has ended in that very moment, for its peer has gone."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return record.name != _GRPC or kind is None or kind.__name__ != "ExecuteBatchError"
 
 
 class LineWriter(logging.Handler):

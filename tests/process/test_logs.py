@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from harness.checkpoints import TinyCheckpoint
 from harness.processes import fixed_ports
 
@@ -112,6 +113,17 @@ def test_debug_shows_our_lines_and_none_of_libraries(capsys: pytest.CaptureFixtu
     logging.getLogger("asyncio").debug("Using selector: EpollSelector")
     logging.getLogger("worker.service").debug("step executed")
     assert _line_of(capsys).endswith("DEBUG   worker.service: step executed")
+
+
+def test_a_status_that_grpc_cannot_send_as_the_call_has_ended_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text", "debug")
+    of_grpc = logging.getLogger("grpc._cython.cygrpc")
+    for error in (cygrpc.ExecuteBatchError("Failed", [], []), ValueError("of a handler")):
+        of_grpc.error("raised by servicer method [/a/B]", exc_info=error)
+    of_grpc.error("without an exception")
+    logging.getLogger().handlers[0].flush()
+    shown = capsys.readouterr().err
+    assert "ExecuteBatchError" not in shown and "ValueError: of a handler" in shown and "without an exception" in shown
 
 
 @pytest.mark.parametrize(
