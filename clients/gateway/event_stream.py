@@ -65,5 +65,5 @@ class EventStream(Response, Generic[E]):
             await self._events.aclose()
 
     def _part(self, text: str, is_last: bool = False) -> Message:
-        self._metrics.num_events += 1
+        self._metrics.num_events += bool(text)
         return {"type": "http.response.body", "body": text.encode(), "more_body": not is_last}
