@@ -49,8 +49,8 @@ def add_norm_tiles(rows: int, width: int) -> RowTiles:
 
 
 def swiglu_tiles(rows: int, width: int) -> tuple[int, int, int]:
-    """For swiglu: the rows as above, and columns of a task, half of them."""
-    columns = _multiple(-(-width // 2), 16)
+    """For swiglu: the rows as above, and columns of a task, half of them where a core's memory holds those."""
+    columns = min(_multiple(-(-width // 2), 16), 16384)
     elements = 16384 if rows <= 16 else 20480  # with few rows short tasks, on many cores
     return *_short_turns(rows, _power_of_two_below(elements // columns, 8)), columns
 

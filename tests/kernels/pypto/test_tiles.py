@@ -5,7 +5,7 @@ import itertools
 import pytest
 from harness.kernels.generated_kernels import MODELS
 
-from kernels.pypto.tiles import decode_tiles, linear_tiles, norm_tiles, prefill_merge_tiles, prefill_tiles
+from kernels.pypto.tiles import decode_tiles, linear_tiles, norm_tiles, prefill_merge_tiles, prefill_tiles, swiglu_tiles
 
 KIB = 1024
 # Hidden sizes, feed-forward sizes and vocabularies from a tiny model to one of 70 billion parameters, and sizes that divide by nothing.
@@ -67,3 +67,11 @@ def test_tiles_of_attention_fit(heads, kv_heads, head_dim):
 @pytest.mark.parametrize("width", [64, 128, 576, 1024, 5120, 17408])
 def test_rows_of_a_norm_are_reduced_within_the_limit(width):
     assert norm_tiles(128, width).task_rows == 1 or 4 * norm_tiles(128, width).task_rows * width <= MOST_REDUCED
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, 4096])
+def test_tiles_of_the_gated_activation_fit(rows):
+    for width in SIZES:
+        loop_rows, task_rows, columns = swiglu_tiles(rows, width)
+        assert loop_rows % task_rows == 0 and columns % 16 == 0
+        assert 4 * task_rows * columns <= 80 * KIB, width
