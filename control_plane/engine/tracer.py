@@ -9,7 +9,7 @@ from control_plane.engine.request import LiveChoice
 
 _log = logging.getLogger(__name__)
 
-
+#: All that a tracer can be told of, but its own failure.
 _CALLS = ("pass_begun", "result_applied", "scheduled", "step_sent", "published", "result_arrived", "choice_ended")
 
 
