@@ -40,17 +40,15 @@ def read_recording(recording: pb.Recording) -> RecordingLimits:
 def encode_spans(recorder: SpanRecorder) -> Iterator[pb.Spans]:
     """All that was recorded, in parts; the last one may be empty. It takes long where spans are many, and may be done on any thread."""
     spans = recorder.spans()
-    part = list(islice(spans, _SPANS_PER_FRAME))
-    while True:
+    part, is_last = list(islice(spans, _SPANS_PER_FRAME)), False
+    while not is_last:
         following = list(islice(spans, _SPANS_PER_FRAME))
-        message = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, part))
-        if not following:
-            message.is_last = True
+        is_last = not following
+        message = pb.Spans(recording_id=recorder.recording_id, spans=map(encode_span, part), is_last=is_last)
+        if is_last:
             message.num_dropped = recorder.num_dropped
             message.notes.extend(note[:_MAX_NOTE] for note in recorder.notes[:_MAX_NOTES])
         yield message
-        if not following:
-            return
         part = following
 
 
