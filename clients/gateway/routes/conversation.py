@@ -15,7 +15,7 @@ from clients.gateway.schemas.chat import ChatRequest
 from clients.gateway.service import Caller, gateway_of, started, unless_gone, whole
 from clients.gateway.translation.chat import chat_request, offered_tools
 from clients.gateway.translation.common import structured_fields
-from clients.gateway.translation.constraint import ConstraintWriter, Thoughts, chat_constraint, required_tools
+from clients.gateway.translation.constraint import ConstraintWriter, Thoughts, allows_several_calls, chat_constraint, required_tools
 from clients.request import Request
 from clients.results import Completion, Event, Started
 
@@ -72,7 +72,7 @@ async def conversation(body: ChatRequest, http: HttpRequest, caller: Caller) -> 
     plain = chat_request(body, caller.request_id, bool(tools) and profile.call_format.shows_special_tokens)
     plain = replace(plain, traceparent=caller.traceparent)
     request = await unless_gone(http, _constrained(body, plain, profile, client))
-    return Conversation(client, caller, request, profile, tools, body.parallel_tool_calls is not False, _grammar_of(body, request))
+    return Conversation(client, caller, request, profile, tools, allows_several_calls(body), _grammar_of(body, request))
 
 
 def _grammar_of(body: ChatRequest, request: Request) -> str:
@@ -87,7 +87,7 @@ async def _constrained(body: ChatRequest, plain: Request, profile: ModelProfile,
     if not constraint and not required:
         return plain
     writer = ConstraintWriter(profile.call_format, profile.marker_ids, await _thoughts(plain, profile, client))
-    is_parallel = body.parallel_tool_calls is not False
+    is_parallel = allows_several_calls(body)
     fields = writer.calls(required, is_parallel) if required else writer.text(constraint, offered_tools(body), is_parallel)
     return replace(plain, **fields)
 

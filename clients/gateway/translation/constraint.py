@@ -55,6 +55,11 @@ def required_tools(body: ChatRequest) -> list[FunctionDefinition]:
     return tools
 
 
+def allows_several_calls(body: ChatRequest) -> bool:
+    """Whether an answer may call more than once: a function that is named is called once, as OpenAI has it."""
+    return body.parallel_tool_calls is not False and not isinstance(body.tool_choice, NamedToolChoice)
+
+
 class ConstraintWriter:
     """Writes the grammar of an answer for a model that writes calls in `call_format` and has some markers as tokens."""
 
