@@ -12,7 +12,7 @@ from control_plane.edge.frontend_link.service import SessionOptions
 from control_plane.edge.profiling.profiler import Profiler
 from control_plane.edge.server.front_end_port import FrontEndServer
 from control_plane.edge.service import admin_service
-from control_plane.engine.snapshot import EngineSnapshot
+from control_plane.engine.snapshot import EngineSnapshot, RefusedWorker
 from pypto_serving.admin.v1 import admin_pb2, admin_pb2_grpc
 
 
@@ -25,6 +25,9 @@ class StuckThread:
 
     def take_snapshot(self) -> EngineSnapshot:
         return self.snapshot
+
+    def refused_workers_now(self) -> list[RefusedWorker]:
+        return []
 
     def seconds_since_turn(self) -> float:
         return 60.0
