@@ -30,7 +30,7 @@ def run_program(name: str, program: Callable[[Sequence[str]], int], arguments: S
     try:
         return program(sys.argv[1:] if arguments is None else arguments)
     except StartUpError as error:
-        logs.tell_failure(name, error)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
     finally:
         set_server_signals()

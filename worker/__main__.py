@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.configure(config.log_format, config.log_level)
         return _run(config)
     except StartUpError as error:
-        logs.tell_failure("worker", error)
+        print(f"worker: {error}", file=sys.stderr)
         return error.exit_code
 
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from clients.gateway.server import run_gateway
         return uvloop.run(run_gateway(config))
     except StartUpError as error:
-        logs.tell_failure("gateway", error)
+        print(f"gateway: {error}", file=sys.stderr)
         return error.exit_code
     finally:
         set_server_signals()

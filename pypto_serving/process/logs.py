@@ -13,8 +13,6 @@ from typing import TextIO
 
 from pypto_serving.process.start_up import OUR_PACKAGES
 
-_log = logging.getLogger(__name__)
-
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 _GRPC = "grpc._cython.cygrpc"
@@ -53,7 +51,6 @@ def configure(log_format: str, level: str, **fields: str) -> None:
     has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = LineWriter(sys.stderr, is_terminal=is_terminal and as_text)
     handler.setFormatter(_TextFormatter(has_colours) if as_text else _JsonFormatter())
-    handler.tells_failures = log_format == "json"
     handler.addFilter(_is_of_use)
     handler.addFilter(add_fields)
     logging.basicConfig(handlers=[handler], force=True)
@@ -70,17 +67,6 @@ def set_level(level: str) -> None:
 def current_level() -> str:
     """The level from which on is logged."""
     return logging.getLevelName(logging.getLogger(OUR_PACKAGES[0]).getEffectiveLevel()).lower()
-
-
-def tell_failure(program: str, failure: Exception) -> None:
-    """Say why a program cannot start: in the log where that was asked for as JSON, else in a line for the person who started it."""
-    writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LineWriter) and handler.tells_failures]
-    if writers:
-        _log.error("%s", failure, extra={"program": program})
-        for writer in writers:
-            writer.flush()
-    else:
-        print(f"{program}: {failure}", file=sys.stderr)
 
 
 def show_below(text: str) -> bool:
@@ -112,7 +98,6 @@ class LineWriter(logging.Handler):
         """`is_terminal`: a line can be shown below the others."""
         super().__init__()
         self.is_terminal = is_terminal
-        self.tells_failures = False  # also why the program cannot start
         self._stream = stream
         self._below = ""
         self._max_lines = max_lines

@@ -16,7 +16,7 @@ from harness.checkpoints import TinyCheckpoint
 from harness.processes import fixed_ports
 
 from pypto_serving.process import logs
-from pypto_serving.process.start_up import OUR_PACKAGES, StartUpError
+from pypto_serving.process.start_up import OUR_PACKAGES
 
 
 @pytest.fixture(autouse=True)
@@ -64,21 +64,6 @@ def test_fields_of_a_process_stand_in_every_line(capsys: pytest.CaptureFixture[s
     logging.getLogger("a.b").info("worker joined")
     logging.getLogger().handlers[0].flush()
     assert json.loads(capsys.readouterr().err)["part"] == "scheduler"
-
-
-def test_a_program_that_cannot_start_says_so_in_json_where_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("json", "info", part="scheduler")
-    logs.tell_failure("control plane", StartUpError("no such directory"))
-    entry = json.loads(capsys.readouterr().err)
-    told = {name: entry[name] for name in ("level", "message", "program", "part")}
-    assert told == {"level": "error", "message": "no such directory", "program": "control plane", "part": "scheduler"}
-
-
-@pytest.mark.parametrize("log_format", ["auto", "text"])
-def test_else_in_one_line_for_people(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(log_format, "info")
-    logs.tell_failure("worker", StartUpError("no such directory"))
-    assert capsys.readouterr().err == "worker: no such directory\n"
 
 
 def test_a_traceback_stays_on_the_line(capsys: pytest.CaptureFixture[str]) -> None:
