@@ -107,7 +107,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...]
 
     @classmethod
-    def from_wire(cls, delta: pb.Delta, with_logprobs: bool) -> "Delta":
+    def from_wire(cls, delta: pb.Delta, with_logprobs: bool = True) -> "Delta":
         # To look at an empty list costs as much as three other fields.
         entries = tuple(map(TokenLogprob.from_wire, delta.logprobs)) if with_logprobs else ()
         return cls(delta.choice, delta.text, tuple(delta.token_ids[:]), delta.first_index, entries)  # a slice takes half of an iteration
